@@ -1,0 +1,55 @@
+# Two commands do everything on a machine that has Python, pip and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+TORCH  := $(shell grep "^torch==" constraints.txt)
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: demo test lint types layers unit docs bench-tiny format clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.demo
+	$(BIN)/slimformer inspect minilm
+
+test: lint types layers docs unit bench-tiny
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+docs: $(VENV)/.dev
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+bench-tiny: $(VENV)/.dev
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script --tiny || exit 1; done
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch goes first and alone, by its pin, so that nothing else can pull in another build.
+$(VENV)/.torch: constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet $(TORCH)
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.torch pyproject.toml
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@ $(VENV)/.demo
+
+clean:
+	rm -rf $(VENV) docs/_build

@@ -1,0 +1,133 @@
+"""What a model is made of, found once and used by every method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from slimformer.anatomy.block import Block
+from slimformer.anatomy.family import Family, family_of
+from slimformer.anatomy.matrix import Matrix
+from slimformer.errors import AnatomyError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+class Anatomy:
+    """The parts of a Transformer, by the roles every family shares.
+
+    Example:
+        >>> anatomy = Anatomy.of(model)
+        >>> anatomy.blocks[0].query.weight.shape
+        torch.Size([384, 384])
+    """
+
+    def __init__(self, model: nn.Module, base: nn.Module, family: Family) -> None:
+        self.model = model
+        self.base = base
+        self.family = family
+        count = len(list(base.get_submodule(family.blocks).children()))
+        self.blocks = tuple(Block(base, family, index) for index in range(count))
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Anatomy:
+        """Describe a base model or any model with a head around it, also inside DDP or `torch.compile`."""
+        model = unwrap(model)
+        config: Any = getattr(model, "config", None)
+        model_type = getattr(config, "model_type", None)
+        if model_type is None:
+            raise AnatomyError(
+                f"a {type(model).__name__} has no Transformers config; give a `transformers` model"
+            )
+        family = family_of(model_type)
+        base = getattr(model, "base_model", model)
+        try:
+            base.get_submodule(family.blocks)
+        except AttributeError:
+            raise AnatomyError(
+                f"a {type(model).__name__} has no `{family.blocks}`, where family `{family.name}` keeps its blocks; "
+                "check the installed transformers version"
+            ) from None
+        return cls(model, base, family)
+
+    def __repr__(self) -> str:
+        return f"Anatomy({self.family.name}, {len(self.blocks)} blocks, hidden {self.hidden})"
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """The model's Transformers config."""
+        config: PretrainedConfig = self.base.config
+        return config
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden states."""
+        return self.blocks[0].output.shape[0]
+
+    @property
+    def word_embedding(self) -> Matrix | None:
+        """The token table, one row per token; None for images."""
+        return self._base_matrix(self.family.word_embedding)
+
+    @property
+    def embeddings(self) -> tuple[nn.Module, ...]:
+        """The modules that make the first hidden states, word and patch embedding included."""
+        found = (_find(self.base, path) for path in self.family.embeddings)
+        return tuple(module for module in found if module is not None)
+
+    @property
+    def patch_embedding(self) -> nn.Module | None:
+        """The patch projection; None for text."""
+        return self._base_module(self.family.patch_embedding)
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        """The norm after the last block; None where there is none."""
+        return self._base_module(self.family.final_norm)
+
+    @property
+    def pooler(self) -> Matrix | None:
+        """The pooler's matrix, wherever the model keeps it; None where there is none."""
+        path = self.family.pooler
+        for root in (self.base, self.model):
+            if path is not None and _find(root, path) is not None:
+                return Matrix(root, path)
+        return None
+
+    @property
+    def head(self) -> dict[str, nn.Module]:
+        """The task head: modules with parameters that stand around the base model, by name."""
+        if self.model is self.base:
+            return {}
+        pooler = None if self.family.pooler is None else self.family.pooler.partition(".")[0]
+        return {
+            name: module
+            for name, module in self.model.named_children()
+            if module is not self.base and name != pooler and any(True for _ in module.parameters())
+        }
+
+    def _base_matrix(self, path: str | None) -> Matrix | None:
+        return None if path is None or _find(self.base, path) is None else Matrix(self.base, path)
+
+    def _base_module(self, path: str | None) -> nn.Module | None:
+        return None if path is None else _find(self.base, path)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Take a model out of DDP-like wrappers and `torch.compile`."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and not hasattr(model, "config"):
+            inner = getattr(model, "module", None)
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _find(root: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return root.get_submodule(path)
+    except AttributeError:
+        return None

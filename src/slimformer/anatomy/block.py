@@ -1,0 +1,183 @@
+"""One Transformer layer: its matrices, its norms, and narrowing it for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from slimformer.anatomy.family import Family, Fused
+from slimformer.anatomy.matrix import Matrix
+from slimformer.anatomy.part import Part
+from slimformer.errors import AnatomyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Block:
+    """Block `index` of a model, counted from 0, as its family describes it."""
+
+    def __init__(self, base: nn.Module, family: Family, index: int) -> None:
+        self.base = base
+        self.family = family
+        self.index = index
+        self.path = f"{family.blocks}.{index}"
+
+    def __repr__(self) -> str:
+        return (
+            f"Block({self.index}: {self.heads} heads of {self.head_width}, "
+            f"{self.key_value_heads} key-value heads, ffn {self.ffn_width})"
+        )
+
+    @property
+    def module(self) -> nn.Module:
+        """The block itself."""
+        return self.base.get_submodule(self.path)
+
+    @property
+    def attention(self) -> nn.Module:
+        """The module whose forward receives the attention mask and the positions."""
+        return self.part(self.family.attention)
+
+    @property
+    def attention_norm(self) -> nn.Module:
+        """The norm of the attention sub-layer (`nn.Identity` where the family has none in this block)."""
+        return self.part(self.family.attention_norm)
+
+    @property
+    def ffn_norm(self) -> nn.Module:
+        """The norm of the feed-forward sub-layer."""
+        return self.part(self.family.ffn_norm)
+
+    @property
+    def query(self) -> Matrix:
+        """The query projection."""
+        return self._matrix(self.family.query)
+
+    @property
+    def key(self) -> Matrix:
+        """The key projection."""
+        return self._matrix(self.family.key)
+
+    @property
+    def value(self) -> Matrix:
+        """The value projection."""
+        return self._matrix(self.family.value)
+
+    @property
+    def output(self) -> Matrix:
+        """The output projection of the attention."""
+        return self._matrix(self.family.output)
+
+    @property
+    def up(self) -> Matrix:
+        """The first feed-forward matrix."""
+        return self._matrix(self.family.up)
+
+    @property
+    def gate(self) -> Matrix | None:
+        """The gate of a gated feed-forward layer."""
+        return None if self.family.gate is None else self._matrix(self.family.gate)
+
+    @property
+    def down(self) -> Matrix:
+        """The last feed-forward matrix."""
+        return self._matrix(self.family.down)
+
+    @property
+    def matrices(self) -> dict[str, Matrix]:
+        """The block's matrices by role: query, key, value, output, up, gate (if any), down."""
+        roles = ("query", "key", "value", "output", "up", "gate", "down")
+        return {role: matrix for role in roles if (matrix := getattr(self, role)) is not None}
+
+    @property
+    def head_width(self) -> int:
+        """Width of one head."""
+        return cast("int", getattr(self.attention, self.family.head_width))
+
+    @property
+    def heads(self) -> int:
+        """Number of query heads."""
+        # The input width of the output projection says it without knowing how queries are fused.
+        return self.output.shape[1] // self.head_width
+
+    @property
+    def key_value_heads(self) -> int:
+        """Number of key-value heads; each serves `heads / key_value_heads` query heads."""
+        return self.heads if isinstance(self.family.key, Fused) else self.key.shape[0] // self.head_width
+
+    @property
+    def ffn_width(self) -> int:
+        """Number of feed-forward neurons."""
+        return self.down.shape[1]
+
+    @property
+    def parallel(self) -> bool:
+        """Whether attention and feed-forward both read the block's input."""
+        name = self.family.parallel
+        return name is not None and bool(getattr(self.base.config, name))
+
+    def part(self, path: str) -> nn.Module:
+        """A module of this block by its path inside the block."""
+        return self.module.get_submodule(path)
+
+    def keep_neurons(self, neurons: Iterable[int]) -> None:
+        """Keep only these feed-forward neurons for good, in the order given."""
+        index = _checked(neurons, self.ffn_width, "feed-forward neurons", self.index)
+        for matrix in (self.up, self.gate):
+            # Fused gate and up are narrowed together by the first of them.
+            if matrix is not None and matrix.shape[0] != len(index):
+                matrix.keep(rows=index)
+        self.down.keep(columns=index)
+
+    def keep_heads(self, heads: Iterable[int]) -> None:
+        """Keep only these heads for good, in the order given.
+
+        With grouped queries the numbers count key-value heads, each with the query heads it serves.
+        """
+        refuse_pinned_heads(self.family)
+        index = _checked(heads, self.key_value_heads, "key-value heads", self.index)
+        group = self.heads // self.key_value_heads
+        of_keys = _expand(index, self.head_width)
+        of_queries = _expand(index, self.head_width * group)
+        self.query.keep(rows=of_queries)
+        if not isinstance(self.family.query, Fused):
+            self.key.keep(rows=of_keys)
+            self.value.keep(rows=of_keys)
+        self.output.keep(columns=of_queries)
+        for name in self.family.head_counts:
+            setattr(self.attention, name, len(index) * group)
+        for name in self.family.head_totals:
+            setattr(self.attention, name, len(of_queries))
+
+    def _matrix(self, where: str | Fused) -> Matrix:
+        if isinstance(where, str):
+            return Matrix(self.base, f"{self.path}.{where}")
+        groups = self.heads if where.per_head else 1
+        return Matrix(self.base, f"{self.path}.{where.path}", Part(where.index, where.count, groups))
+
+
+def refuse_pinned_heads(family: Family) -> None:
+    """Raise where the family's own forward does not allow fewer heads in one block."""
+    if family.heads_pinned_by is not None:
+        raise AnatomyError(
+            f"heads of `{family.name}` cannot be taken from single blocks: {family.heads_pinned_by}; "
+            "narrow the feed-forward layers instead"
+        )
+
+
+def _checked(numbers: Iterable[int], limit: int, what: str, block: int) -> Tensor:
+    index = torch.as_tensor(list(numbers), dtype=torch.long)
+    if index.numel() == 0 or int(index.min()) < 0 or int(index.max()) >= limit or len(index.unique()) != len(index):
+        raise AnatomyError(
+            f"block {block} has {limit} {what}; got {index.numel()} numbers"
+            f"{'' if index.numel() == 0 else f' from {int(index.min())} to {int(index.max())}'}; "
+            f"give at least one, each once, from 0 to {limit - 1}"
+        )
+    return index
+
+
+def _expand(index: Tensor, width: int) -> Tensor:
+    return (index[:, None] * width + torch.arange(width)).flatten()

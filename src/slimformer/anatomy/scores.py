@@ -1,0 +1,90 @@
+"""Attention scores as each family computes them, from projected queries and keys.
+
+A rule receives the block, queries and keys cut into heads and the arguments its attention module was
+called with, and returns scaled scores without any mask. All of it is differentiable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from slimformer.anatomy.block import Block
+    from slimformer.anatomy.family import ScoreRule
+
+Call = Mapping[str, Any]
+Rule = Callable[["Block", Tensor, Tensor, Call], Tensor]
+
+
+def attention_scores(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
+    """Recompute a block's scaled attention scores.
+
+    Args:
+        block: The block whose family says how.
+        query: Output of the query projection, [batch, length, heads x width].
+        key: Output of the key projection, [batch, length, key-value heads x width].
+        call: The arguments the block's attention module was called with, by name.
+
+    Returns:
+        [batch, heads, query, key], before any mask.
+    """
+    query = query.unflatten(-1, (-1, block.head_width))  # [batch, length, heads, width]
+    key = key.unflatten(-1, (-1, block.head_width))
+    if block.family.query_norm is not None:
+        query = block.part(block.family.query_norm)(query)
+    if block.family.key_norm is not None:
+        key = block.part(block.family.key_norm)(key)
+    return _RULES[block.family.scores](block, query.transpose(1, 2), key.transpose(1, 2), call)
+
+
+def _dot(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
+    group = query.shape[1] // key.shape[1]
+    if group > 1:
+        key = key.repeat_interleave(group, dim=1)
+    scaling = getattr(block.attention, "scaling", block.head_width**-0.5)
+    return query @ key.mT * scaling
+
+
+def _rotary(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
+    cos, sin = (angle.unsqueeze(1) for angle in call["position_embeddings"])  # [batch, 1, length, rotated]
+    return _dot(block, _rotate(query, cos, sin), _rotate(key, cos, sin), call)
+
+
+def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    width = cos.shape[-1]  # less than the head's width where only a part of it is rotated
+    turned, rest = heads[..., :width], heads[..., width:]
+    first, second = turned.chunk(2, dim=-1)
+    turned = turned * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.cat((turned, rest), dim=-1).to(heads.dtype)
+
+
+def _position_bias(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
+    scores = _dot(block, query, key, call)
+    bias = call.get("position_bias")
+    return scores if bias is None else scores + bias
+
+
+def _disentangled(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
+    attention: Any = block.attention
+    terms = 1 + sum(kind in attention.pos_att_type for kind in ("c2p", "p2c"))
+    scores = query @ key.mT / math.sqrt(block.head_width * terms)
+    if not attention.relative_attention:
+        return scores
+    # The position terms run through projections of the module itself, so its own method computes them.
+    bias: Tensor = attention.disentangled_attention_bias(
+        query.flatten(0, 1), key.flatten(0, 1), call.get("relative_pos"), call["rel_embeddings"], terms
+    )
+    return scores + bias.view_as(scores)
+
+
+_RULES: dict[ScoreRule, Rule] = {
+    "dot": _dot,
+    "rotary": _rotary,
+    "position-bias": _position_bias,
+    "disentangled": _disentangled,
+}

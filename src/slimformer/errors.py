@@ -1,0 +1,31 @@
+"""Every error slimformer raises on purpose.
+
+A message says what happened, the value seen and what to do next, in that order; lower case, no full
+stop, the offending name in backquotes. The command line prints it as one line without a traceback.
+"""
+
+from __future__ import annotations
+
+
+class SlimformerError(Exception):
+    """Base of all errors a user can cause and mend."""
+
+
+class CheckpointError(SlimformerError):
+    """A model name or folder cannot be resolved or read."""
+
+
+class AnatomyError(SlimformerError):
+    """A model does not have the part that was asked for, or the part cannot be changed that way."""
+
+
+class UnknownFamilyError(AnatomyError):
+    """A model belongs to a family that is not declared in `slimformer.anatomy`."""
+
+
+class TapError(SlimformerError):
+    """A record was asked for that cannot be taken from this model or this forward."""
+
+
+class ViewError(SlimformerError):
+    """A view does not fit the weight or the views already on it."""
