@@ -46,7 +46,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
 
     source = resolve(name)
     try:
-        return AutoConfig.from_pretrained(source)
+        config: PretrainedConfig = AutoConfig.from_pretrained(source)
     except Exception as error:
         if Path(source).is_dir():
             reason = str(error).strip().splitlines()[0]
@@ -58,6 +58,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
             f"`{name}` is no folder here and could not be fetched from the Hub; "
             f"check the spelling and the network, or give a folder or one of: {_aliases()}"
         ) from error
+    return config
 
 
 def _packaged_folder(alias: str) -> Path:
@@ -76,9 +77,7 @@ def _packaged_folder(alias: str) -> Path:
 def _read_config_json(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(
-            f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote"
-        )
+        raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:

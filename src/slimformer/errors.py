@@ -29,3 +29,11 @@ class TapError(SlimformerError):
 
 class ViewError(SlimformerError):
     """A view does not fit the weight or the views already on it."""
+
+
+class DataError(SlimformerError):
+    """A file, a column or a value of a data set cannot be used for the task."""
+
+
+class ArtifactError(SlimformerError):
+    """An artifact cannot be written, or is not what was saved."""

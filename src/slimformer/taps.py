@@ -8,13 +8,13 @@ references and return nothing: a tapped forward computes exactly what an untappe
 from __future__ import annotations
 
 import inspect
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from slimformer.anatomy import Anatomy, Block
+from slimformer.anatomy import Anatomy, Block, find
 from slimformer.anatomy.masks import additive_mask
 from slimformer.anatomy.scores import attention_scores
 from slimformer.errors import TapError
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from torch.utils.hooks import RemovableHandle
+
+    from slimformer.anatomy import Part
 
 Name = Literal["q", "k", "v", "scores", "map", "context", "mha", "attention_output", "ffn", "output"]
 _ROLES = {"q": "query", "k": "key", "v": "value"}
@@ -52,9 +54,10 @@ class BlockRecord:
         if name.startswith("_") or name not in get_args(Name):
             raise AttributeError(name)
         if name == "attention_output" and self.block.parallel:
-            return self._get("input") + self._get("mha")
-        value = self._get(name)
-        part = getattr(self.block, _ROLES[name]).part if name in _ROLES else None
+            summed: Tensor = self._get("input") + self._get("mha")
+            return summed
+        value: Tensor = self._get(name)
+        part: Part | None = getattr(self.block, _ROLES[name]).part if name in _ROLES else None
         return value if part is None else part.take(value, dim=-1)
 
     @cached_property
@@ -142,7 +145,7 @@ class Taps:
 
     def __enter__(self) -> Taps:
         _refuse_compiled(self.model)
-        if "ffn" in self.record and getattr(self.anatomy.config, "chunk_size_feed_forward", 0):
+        if "ffn" in self.record and getattr(self.anatomy.config, "chunk_size_feed_forward", False):
             raise TapError("`ffn` cannot be recorded with `chunk_size_feed_forward` > 0; set it to 0 in the config")
         try:
             self._attach()
@@ -278,8 +281,7 @@ def _sites(
 def _last_module(anatomy: Anatomy, block: Block) -> nn.Module:
     path = anatomy.family.first_block_output
     if block.index == 0 and path is not None:
-        modules = dict(anatomy.base.named_modules())
-        return modules.get(path, block.module)
+        return find(anatomy.base, path) or block.module
     return block.module
 
 
@@ -292,7 +294,7 @@ def _keep_output(taps: Taps, layer: int, name: str, module: nn.Module, args: Any
 
 
 def _keep_call(taps: Taps, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    bound = _signature(type(module)).bind_partial(module, *args, **kwargs).arguments
+    bound = _signature(type(module).forward).bind_partial(module, *args, **kwargs).arguments
     call = {**bound, **bound.get("kwargs", {})}
     past = call.get("past_key_values", call.get("layer_past"))
     # The cache grows as the forward goes on, so its length is read before the block adds to it.
@@ -303,9 +305,9 @@ def _keep_call(taps: Taps, layer: int, name: str, module: nn.Module, args: Any, 
 _KEEPERS: dict[str, Callable[..., None]] = {"input": _keep_input, "output": _keep_output, "call": _keep_call}
 
 
-@lru_cache(maxsize=None)
-def _signature(kind: type[nn.Module]) -> inspect.Signature:
-    return inspect.signature(kind.forward)
+@cache
+def _signature(forward: Callable[..., Any]) -> inspect.Signature:
+    return inspect.signature(forward)
 
 
 def _first(args: Any, kwargs: Any) -> Any:
@@ -315,7 +317,7 @@ def _first(args: Any, kwargs: Any) -> Any:
 def _layers(layers: int | Iterable[int] | Literal["all"], count: int) -> tuple[int, ...]:
     if layers == "all":
         return tuple(range(count))
-    numbers = [layers] if isinstance(layers, int) else list(layers)  # type: ignore[arg-type]
+    numbers = [layers] if isinstance(layers, int) else list(layers)
     for number in numbers:
         if not -count <= number < count:
             raise TapError(f"there is no block {number}; the model has {count}, numbered 0 to {count - 1}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
@@ -38,9 +38,7 @@ class Anatomy:
         config: Any = getattr(model, "config", None)
         model_type = getattr(config, "model_type", None)
         if model_type is None:
-            raise AnatomyError(
-                f"a {type(model).__name__} has no Transformers config; give a `transformers` model"
-            )
+            raise AnatomyError(f"a {type(model).__name__} has no Transformers config; give a `transformers` model")
         family = family_of(model_type)
         base = getattr(model, "base_model", model)
         try:
@@ -58,8 +56,7 @@ class Anatomy:
     @property
     def config(self) -> PretrainedConfig:
         """The model's Transformers config."""
-        config: PretrainedConfig = self.base.config
-        return config
+        return cast("PretrainedConfig", self.base.config)
 
     @property
     def hidden(self) -> int:
@@ -74,7 +71,7 @@ class Anatomy:
     @property
     def embeddings(self) -> tuple[nn.Module, ...]:
         """The modules that make the first hidden states, word and patch embedding included."""
-        found = (_find(self.base, path) for path in self.family.embeddings)
+        found = (find(self.base, path) for path in self.family.embeddings)
         return tuple(module for module in found if module is not None)
 
     @property
@@ -92,7 +89,7 @@ class Anatomy:
         """The pooler's matrix, wherever the model keeps it; None where there is none."""
         path = self.family.pooler
         for root in (self.base, self.model):
-            if path is not None and _find(root, path) is not None:
+            if path is not None and find(root, path) is not None:
                 return Matrix(root, path)
         return None
 
@@ -109,10 +106,10 @@ class Anatomy:
         }
 
     def _base_matrix(self, path: str | None) -> Matrix | None:
-        return None if path is None or _find(self.base, path) is None else Matrix(self.base, path)
+        return None if path is None or find(self.base, path) is None else Matrix(self.base, path)
 
     def _base_module(self, path: str | None) -> nn.Module | None:
-        return None if path is None else _find(self.base, path)
+        return None if path is None else find(self.base, path)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -126,7 +123,8 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def _find(root: nn.Module, path: str) -> nn.Module | None:
+def find(root: nn.Module, path: str) -> nn.Module | None:
+    """The module at a dotted path, or None."""
     try:
         return root.get_submodule(path)
     except AttributeError:

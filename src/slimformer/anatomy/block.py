@@ -126,10 +126,9 @@ class Block:
     def keep_neurons(self, neurons: Iterable[int]) -> None:
         """Keep only these feed-forward neurons for good, in the order given."""
         index = _checked(neurons, self.ffn_width, "feed-forward neurons", self.index)
-        for matrix in (self.up, self.gate):
-            # Fused gate and up are narrowed together by the first of them.
-            if matrix is not None and matrix.shape[0] != len(index):
-                matrix.keep(rows=index)
+        # Where up and gate are fused, narrowing one narrows both.
+        for matrix in {matrix.module: matrix for matrix in (self.up, self.gate) if matrix is not None}.values():
+            matrix.keep(rows=index)
         self.down.keep(columns=index)
 
     def keep_heads(self, heads: Iterable[int]) -> None:

@@ -40,9 +40,7 @@ def additive_mask(block: Block, scores: Tensor, call: Call) -> Tensor | None:
 def _window(block: Block, scores: Tensor) -> Tensor | None:
     """Which key each query may see by position alone: [query, key], or None for all."""
     queries, keys = scores.shape[-2:]
-    ahead = (
-        torch.arange(keys, device=scores.device)[None, :] - torch.arange(queries, device=scores.device)[:, None]
-    )
+    ahead = torch.arange(keys, device=scores.device)[None, :] - torch.arange(queries, device=scores.device)[:, None]
     causal = bool(getattr(block.attention, "is_causal", block.family.causal))
     window = getattr(block.attention, "sliding_window", None)
     visible = ahead <= 0 if causal else None

@@ -137,10 +137,8 @@ class Oriented(nn.Module):
     def forward(self, stored: Tensor) -> Tensor:
         """Orient, cut out the part, apply the inner parametrization, and undo the first two."""
         matrix = stored.mT if self.transposed else stored
-        if self.part is None:
-            matrix = self.inner(matrix)
-        else:
-            matrix = self.part.put(matrix, self.inner(self.part.take(matrix)))
+        shown = self.inner(matrix if self.part is None else self.part.take(matrix))
+        matrix = shown if self.part is None else self.part.put(matrix, shown)
         return matrix.mT if self.transposed else matrix
 
 

@@ -23,7 +23,7 @@ class Part:
     def take(self, fused: Tensor, dim: int = 0) -> Tensor:
         """Return the part's slice of `fused` along `dim`; a view of the same memory when `groups` is 1."""
         dim %= fused.dim()
-        grouped = fused.unflatten(dim, (self.groups, self.count, -1))
+        grouped: Tensor = fused.unflatten(dim, (self.groups, self.count, -1))
         return grouped.select(dim + 1, self.index).flatten(dim, dim + 1)
 
     def put(self, fused: Tensor, value: Tensor, dim: int = 0) -> Tensor:

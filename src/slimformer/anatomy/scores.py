@@ -46,7 +46,7 @@ def _dot(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
     group = query.shape[1] // key.shape[1]
     if group > 1:
         key = key.repeat_interleave(group, dim=1)
-    scaling = getattr(block.attention, "scaling", block.head_width**-0.5)
+    scaling: float = getattr(block.attention, "scaling", block.head_width**-0.5)
     return query @ key.mT * scaling
 
 

@@ -1,0 +1,131 @@
+"""The first rows or columns of a weight, and how many: nested sizes that share one set of weights."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from slimformer.errors import ViewError
+from slimformer.views.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+#: Widths in force in the current thread or task, above what the instances hold.
+_here: ContextVar[Mapping[int, int]] = ContextVar("slimformer_widths", default={})  # noqa: B039
+
+
+class Width(nn.Module):
+    """How many of `full` units (neurons, heads) are in use; shared by the slices that must agree.
+
+    The number is state of this instance. `at` changes it for the current thread only, so that one model
+    can serve several widths at once.
+    """
+
+    def __init__(self, full: int, value: int | None = None) -> None:
+        super().__init__()
+        self.full = full
+        self._value = full
+        self.set(full if value is None else value)
+
+    @property
+    def value(self) -> int:
+        """The number of units in use here and now."""
+        return _here.get().get(id(self), self._value)
+
+    def set(self, value: int) -> None:
+        """Change the number for all threads."""
+        self._value = self._checked(value)
+
+    @contextmanager
+    def at(self, value: int) -> Iterator[Width]:
+        """Change the number for the current thread inside a `with` block."""
+        token = _here.set({**_here.get(), id(self): self._checked(value)})
+        try:
+            yield self
+        finally:
+            _here.reset(token)
+
+    def get_extra_state(self) -> Tensor:
+        """Put the number into state dicts."""
+        return torch.tensor(self._value)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take the number from state dicts."""
+        self.set(int(state))
+
+    def extra_repr(self) -> str:
+        """Show the number in the model's print-out."""
+        return f"{self.value} of {self.full}"
+
+    def _checked(self, value: int) -> int:
+        if not 1 <= value <= self.full:
+            raise ViewError(f"width {value} is impossible; choose from 1 to {self.full}")
+        return value
+
+
+class SliceView(View):
+    """Shows the first rows or columns of a weight; the rest costs nothing in the forward.
+
+    Args:
+        width: How many units are in use; share one `Width` among slices that must agree.
+        axis: "rows" (outputs, with the bias) or "columns" (inputs).
+        unit: Rows or columns per unit, such as the width of a head.
+        chunks: Number of equal stretches that are cut alike, such as the 3 of a fused [q | k | v].
+    """
+
+    kind = "slice"
+
+    def __init__(self, width: Width, axis: Literal["rows", "columns"] = "rows", unit: int = 1, chunks: int = 1) -> None:
+        super().__init__()
+        self.width = width
+        self.axis = axis
+        self.unit = unit
+        self.chunks = chunks
+
+    @property
+    def size(self) -> int:
+        """Rows or columns shown now."""
+        return self.width.value * self.unit * self.chunks
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Cut the weight."""
+        dim = 0 if self.axis == "rows" else 1
+        if self.chunks == 1:
+            return weight.narrow(dim, 0, self.size)
+        stretches: Tensor = weight.unflatten(dim, (self.chunks, -1))
+        return stretches.narrow(dim + 1, 0, self.width.value * self.unit).flatten(dim, dim + 1)
+
+    def spec(self) -> dict[str, Any]:
+        """Settings of this view; the width in use travels in the state dict."""
+        return {
+            "kind": self.kind,
+            "axis": self.axis,
+            "unit": self.unit,
+            "chunks": self.chunks,
+            "full": self.width.full,
+        }
+
+    def after(self, earlier: View) -> str | None:
+        """A slice may follow anything but a slice of the same axis."""
+        if isinstance(earlier, SliceView) and earlier.axis == self.axis:
+            return f"its {self.axis} are sliced already; change the width of that slice instead"
+        return None
+
+    def check(self, shape: Sequence[int], where: str) -> None:
+        """Raise where the full width does not match a weight of this shape."""
+        size = shape[0 if self.axis == "rows" else 1]
+        full = self.width.full * self.unit * self.chunks
+        if size != full:
+            raise ViewError(
+                f"a slice of {self.width.full} x {self.unit} x {self.chunks} = {full} {self.axis} does not fit "
+                f"`{where}`, which has {size}"
+            )
+
+    def extra_repr(self) -> str:
+        """Show the settings in the model's print-out."""
+        return f"axis={self.axis!r}, unit={self.unit}, chunks={self.chunks}"

@@ -1,0 +1,49 @@
+"""What all views share: a name, a description that rebuilds them, and which may follow which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from torch import Tensor, nn
+
+from slimformer.errors import ViewError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class View(nn.Module):
+    """A re-parametrization of a weight matrix, read as [out, in].
+
+    A view never changes the stored weight. Subclasses say in `after` why they cannot follow a view that
+    is already there, if they cannot.
+    """
+
+    kind: ClassVar[str]
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return what the model is to use in place of `weight`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `forward`")
+
+    def spec(self) -> dict[str, Any]:
+        """Everything but tensors that is needed to build this view again, as JSON types."""
+        raise NotImplementedError(f"{type(self).__name__} does not define `spec`")
+
+    def after(self, earlier: View) -> str | None:
+        """Why this view cannot stand on top of `earlier`, or None if it can."""
+        return f"the weight is already under a {earlier.kind} view" if earlier.kind == self.kind else None
+
+
+def check_stack(view: View, earlier: Sequence[View], where: str) -> None:
+    """Raise with the reason where `view` cannot be put on top of the views already there."""
+    for below in earlier:
+        reason = view.after(below)
+        if reason is not None:
+            raise ViewError(f"cannot put a {view.kind} view on `{where}`: {reason}")
+
+
+#: Reason why anything that reads whole rows or holds a value per weight goes below a slice.
+BELOW_SLICE = (
+    "it is sliced already, and what is stored belongs to the full matrix so that all widths share it; "
+    "strip the slice, attach this view, then slice again"
+)

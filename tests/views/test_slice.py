@@ -1,0 +1,171 @@
+"""Slices: against the paper's reference block (golden file 05), and widths as state."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+from transformers import GPT2Config, GPT2Model
+
+from slimformer import Anatomy
+from slimformer.errors import ViewError
+from slimformer.views import SliceView, Width, attach, bake, slice_neurons
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+#: Names of the reference block's parameters in a GPT-2 block, which has the same structure.
+NAMES = {
+    "attn_norm": "ln_1",
+    "ff_norm": "ln_2",
+    "att_proj": "attn.c_attn",
+    "attn_out": "attn.c_proj",
+    "ff_proj": "mlp.c_fc",
+    "ff_out": "mlp.c_proj",
+}
+
+
+def reference_block(reference, case):
+    """A GPT-2 block with the weights of the golden file; Conv1D stores them transposed."""
+    config = GPT2Config(
+        n_embd=case["d"],
+        n_head=case["heads"],
+        n_layer=1,
+        n_inner=case["n_hidden"],
+        activation_function=case["act"],
+        layer_norm_epsilon=case["layer_norm_eps"],
+        vocab_size=7,
+    )
+    model = GPT2Model(config).eval()
+    block = Anatomy.of(model).blocks[0]
+    for theirs, ours in NAMES.items():
+        module = block.part(ours)
+        for tensor in ("weight", "bias"):
+            value = reference[f"{case['prefix']}.param.{theirs}.{tensor}"]
+            getattr(module, tensor).data = value.T.contiguous() if value.dim() == 2 else value
+    return block
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_matformer_golden(golden, number):
+    reference = golden("05_matformer_ffn")
+    case = reference.meta["cases"][number]
+    prefix = case["prefix"]
+    block = reference_block(reference, case)
+    width = slice_neurons(block)
+    up, down = block.up.module.parametrizations, block.down.module.parametrizations
+    summed = {}
+    for factor, neurons in zip(case["factors"], case["k_per_factor"], strict=True):
+        out = f"{prefix}.out.f{factor}"
+        with width.at(neurons):
+            close(block.module(reference[f"{prefix}.in.block_x"]), reference[f"{out}.block_out"])
+            x = reference[f"{prefix}.in.ff_in"].requires_grad_()
+            block.module.zero_grad()
+            y = block.part("mlp")(x)
+            y.backward(reference[f"{prefix}.in.grad_ffn_out"])
+        close(y, reference[f"{out}.ffn_out"])
+        grads = {
+            "ff_in": x.grad,
+            "ff_proj_weight": up.weight.original.grad.T,
+            "ff_proj_bias": up.bias.original.grad,
+            "ff_out_weight": down.weight.original.grad.T,
+            "ff_out_bias": block.down.module.bias.grad,
+        }
+        for name, gradient in grads.items():
+            close(gradient, reference[f"{out}.grad_{name}"])
+            summed[name] = summed.get(name, 0) + gradient
+    for name, gradient in summed.items():
+        close(gradient, reference[f"{prefix}.out.sum_over_factors.grad_{name}"])
+
+
+def test_width_in_a_with_block_is_seen_by_its_own_thread_only():
+    linear = nn.Linear(4, 8)
+    width = Width(8)
+    attach(linear, SliceView(width))
+    x = torch.randn(3, 4)
+    barrier = threading.Barrier(4)
+    wrong: list[tuple[int, int]] = []
+
+    def serve(size: int) -> None:
+        for _ in range(50):
+            with width.at(size):
+                barrier.wait()
+                shown = linear(x).shape[-1]
+                if shown != size:
+                    wrong.append((size, shown))
+
+    threads = [threading.Thread(target=serve, args=(size,)) for size in (2, 3, 5, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert linear(x).shape[-1] == 8
+
+
+def test_width_returns_after_an_exception_and_nests():
+    width = Width(8, 6)
+    with pytest.raises(RuntimeError, match="stop"), width.at(2), width.at(1):
+        assert width.value == 1
+        raise RuntimeError("stop")
+    assert width.value == 6
+    width.set(3)
+    with width.at(5):
+        width.set(4)
+        assert width.value == 5
+    assert width.value == 4
+
+
+@pytest.mark.parametrize("value", [0, -1, 9])
+def test_impossible_width_is_refused(value):
+    width = Width(8)
+    with pytest.raises(ViewError, match=f"width {value} is impossible; choose from 1 to 8"):
+        width.set(value)
+    with pytest.raises(ViewError, match="impossible"), width.at(value):
+        pass
+
+
+def test_a_slice_that_does_not_fit_is_refused():
+    with pytest.raises(ViewError, match="= 9 rows does not fit .* which has 8"):
+        attach(nn.Linear(4, 8), SliceView(Width(9)))
+
+
+def test_an_embedding_is_sliced_in_width_and_vocabulary():
+    table = nn.Embedding(10, 6)
+    expected = table.weight.detach()[:4, :2]
+    attach(table, SliceView(Width(6, 2), "columns"))
+    attach(table, SliceView(Width(10, 4), "rows"))
+    assert torch.equal(table(torch.arange(4)), expected)
+    assert torch.equal(bake(table).weight, expected)
+    assert (table.num_embeddings, table.embedding_dim) == (4, 2)
+
+
+def test_chunks_are_cut_alike():
+    linear = nn.Linear(4, 12)
+    rows = torch.tensor([0, 1, 4, 5, 8, 9])
+    weight, bias = linear.weight.detach()[rows], linear.bias.detach()[rows]
+    attach(linear, SliceView(Width(4, 2), chunks=3))
+    assert torch.equal(linear.weight, weight)
+    assert torch.equal(linear.bias, bias)
+
+
+def test_columns_of_the_slice_cost_no_arithmetic():
+    """A nested half does half the multiplications, counted by torch itself."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    linear = nn.Linear(64, 128)
+    width = Width(128)
+    attach(linear, SliceView(width))
+
+    def flops() -> int:
+        with FlopCounterMode(display=False) as counter:
+            linear(torch.randn(4, 64))
+        return counter.get_total_flops()
+
+    full = flops()
+    with width.at(32):
+        assert flops() * 4 == full
