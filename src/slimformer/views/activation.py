@@ -18,15 +18,15 @@ def quantize_activation(
 ) -> Tensor:
     """Round an activation to `bits` bits and back, by the largest value it holds.
 
-    Symmetric: with x clipped to ±`clip` and s = (2^(bits-1) - 1)/max|x|, the result is round(x·s)/s, ties
-    to even. Asymmetric: 2^bits levels between the smallest and the largest value. Zeros stay zeros.
+    Symmetric: with x clipped to ±clip and `s = (2^(bits-1) - 1) / max|x|`, the result is `round(x·s)/s`,
+    ties to even. Asymmetric: 2^bits levels between the smallest and the largest value. Zeros stay zeros.
 
     Args:
         x: Any shape; the last axis holds the features of one token.
         bits: 2 to 16.
         per: What shares a scale: the whole "tensor" (one example's result then depends on its batch-mates
             and padding), each "token" (last axis) or each "head" (last two axes).
-        clip: Bound on |x|; the gradient is zero where |x| ≥ clip and passes unchanged elsewhere.
+        clip: Bound on `|x|`; the gradient is zero where `|x| ≥ clip` and passes unchanged elsewhere.
             None for no bound.
         symmetric: Whether zero is a level and the range is symmetric around it.
     """

@@ -17,13 +17,14 @@ Per = Literal["matrix", "row"]
 def ternarize(weight: Tensor, per: Per = "matrix", clip: float | None = 2.5) -> Tensor:
     """Ternarize a weight, with one scale for the matrix or one for each row.
 
-    With w clipped to ±`clip`: Δ = 0.7·mean|w|, a = mean(|w| : |w| > Δ), result a·sign(w)·[|w| > Δ]
-    (equations 2 and 3 of Ternary Weight Networks, as TernaryBERT uses them). Rows of zeros stay zeros.
+    With w clipped to ±clip: `Δ = 0.7·mean|w|`, `a = mean(|w| : |w| > Δ)`, and the result is
+    `a·sign(w)·[|w| > Δ]`, the quantizer of Ternary Weight Networks as TernaryBERT uses it. Rows of zeros
+    stay zeros.
 
     Args:
         weight: [out, in].
         per: What shares a scale.
-        clip: Bound on |w|; the gradient is zero where |w| ≥ clip and passes unchanged elsewhere.
+        clip: Bound on `|w|`; the gradient is zero where `|w| ≥ clip` and passes unchanged elsewhere.
             None for no bound.
     """
     _check_per(per)
@@ -49,7 +50,7 @@ class TernaryView(View):
 
     Args:
         per: One scale per "matrix" (blocks and pooler) or per "row" (word embedding: per token).
-        clip: Bound on |w|, beyond which no gradient passes.
+        clip: Bound on `|w|`, beyond which no gradient passes.
     """
 
     kind = "ternary"

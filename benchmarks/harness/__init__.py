@@ -1,0 +1,71 @@
+"""What every benchmark shares: options, timing of alternatives in turn, and a result file that says how it was made."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def options(description: str) -> argparse.ArgumentParser:
+    """Options of every benchmark; `--tiny` only shows that it still runs and keeps no result."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--tiny", action="store_true", help="smallest size, nothing written: does it still run?")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    return parser
+
+
+def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, float]:
+    """Median seconds of each alternative, run one after the other in every round: noise hits all alike."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(warm_up + rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if number >= warm_up:
+                seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    """Print a result and, unless tiny, write it to benchmarks/results/NAME.json."""
+    record = {
+        "benchmark": name,
+        "command": " ".join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "seed": arguments.seed,
+        "versions": {package: version(package) for package in ("slimformer", "torch", "transformers", "numpy")},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "threads": arguments.threads,
+            "system": platform.platform(),
+            "python": platform.python_version(),
+        },
+        "result": result,
+    }
+    print(json.dumps(result, indent=2))
+    if not arguments.tiny:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,58 @@
+"""The commands there are, and how their results and failures reach the user."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError
+
+from slimformer import __version__
+from slimformer.errors import SlimformerError
+
+#: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
+COMMANDS = {
+    "inspect": ("slimformer.cli.inspect:inspect_model", "Show what a model is made of, with parameters and bytes."),
+}
+
+app = App(
+    name="slimformer",
+    help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
+    help_epilogue="Add `--debug` to any command to see the traceback of an error.",
+    version=__version__,
+    result_action="return_value",
+)
+for _name, (_target, _help) in COMMANDS.items():
+    app.command(_target, name=_name, help=_help)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; exit 0 on success, 1 on failure, 2 on wrong usage."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in tokens
+    tokens = [token for token in tokens if token != "--debug"]
+    # Its retries would bury our one line; what finally went wrong reaches us as an exception.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
+    try:
+        app(tokens or ["--help"], exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        _fail(error, 2, debug, hint="; `slimformer --help` lists commands and options")
+    except SlimformerError as error:
+        _fail(error, 1, debug)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone; leave quietly, as `head` expects.
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        _fail(error, 1, debug, hint=f" ({type(error).__name__}, unexpected; `--debug` shows where)")
+
+
+def _fail(error: Exception, code: int, debug: bool, hint: str = "") -> NoReturn:
+    if debug:
+        raise error
+    message = " ".join(str(error).split()).rstrip(".")
+    sys.stderr.write(f"error: {message}{hint}\n")
+    sys.exit(code)

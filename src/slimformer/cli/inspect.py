@@ -1,0 +1,77 @@
+"""`slimformer inspect`: what a model is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from slimformer.cli.output import human_bytes, print_json, print_table
+
+if TYPE_CHECKING:
+    from slimformer.anatomy import Anatomy, Census
+
+
+def inspect_model(model: str, *, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
+    """Show what a model is made of, with parameters and bytes per part. No weights are loaded.
+
+    Args:
+        model: A folder, a Hub name or an alias such as `minilm`.
+        as_json: Print one JSON object instead of a table.
+    """
+    from slimformer.anatomy import Anatomy, Census
+    from slimformer.checkpoint import load_skeleton
+
+    skeleton = load_skeleton(model)
+    anatomy = Anatomy.of(skeleton)
+    census = Census.of(anatomy)
+    summary = _summary(model, anatomy, census)
+    if as_json:
+        print_json(summary)
+    else:
+        _print(summary)
+
+
+def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:
+    block = anatomy.blocks[0]
+    return {
+        "model": model,
+        "family": anatomy.family.name,
+        "architecture": type(anatomy.model).__name__,
+        "blocks": len(anatomy.blocks),
+        "hidden": anatomy.hidden,
+        "heads": block.heads,
+        "key_value_heads": block.key_value_heads,
+        "head_width": block.head_width,
+        "ffn_width": block.ffn_width,
+        "gated": block.gate is not None,
+        "dtype": str(next(anatomy.model.parameters()).dtype).removeprefix("torch."),
+        "parameters": census.parameters,
+        "bytes": census.bytes,
+        "parts": [{"part": part.part, "parameters": part.parameters, "bytes": part.bytes} for part in census.parts],
+        "tied": list(census.tied),
+    }
+
+
+def _print(summary: dict[str, Any]) -> None:
+    grouped = summary["key_value_heads"] != summary["heads"]
+    facts = [
+        f"{summary['architecture']} ({summary['family']})",
+        f"{summary['blocks']} blocks",
+        f"hidden {summary['hidden']}",
+        f"{summary['heads']} heads of {summary['head_width']}",
+        *([f"{summary['key_value_heads']} key-value heads"] if grouped else []),
+        f"{'gated ' if summary['gated'] else ''}ffn {summary['ffn_width']}",
+        summary["dtype"],
+    ]
+    rows = [
+        [part["part"], f"{part['parameters']:,}", human_bytes(part["bytes"]), _share(part, summary)]
+        for part in summary["parts"]
+    ]
+    rows += [[f"{part} (tied, counted above)", "", "", ""] for part in summary["tied"]]
+    rows.append(["all", f"{summary['parameters']:,}", human_bytes(summary["bytes"]), "100.0 %"])
+    print_table(f"{summary['model']}: {', '.join(facts)}", ["part", "parameters", "bytes", "share"], rows)
+
+
+def _share(part: dict[str, Any], summary: dict[str, Any]) -> str:
+    return f"{100 * part['parameters'] / summary['parameters']:.1f} %"

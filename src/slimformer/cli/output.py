@@ -1,0 +1,41 @@
+"""Results as people or machines want them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Write one JSON object, and nothing else, to standard output."""
+    sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a title and a table; the first column is text and the others are numbers, set to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console(highlight=False)
+    console.print(title)
+    console.print(table)
+
+
+def human_bytes(count: int) -> str:
+    """A size with a unit people read: 86.6 MiB."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.2f} GiB"

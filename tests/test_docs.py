@@ -1,0 +1,69 @@
+"""The code in the guides runs as it stands there, block after block."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from slimformer import checkpoint
+from slimformer.anatomy import family
+from tests.conftest import ROOT
+
+
+def python_blocks(page: str) -> str:
+    text = (ROOT / "docs" / "guides" / page).read_text(encoding="utf-8")
+    return "\n".join(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL))
+
+
+def run(page: str, **names):
+    code = compile(python_blocks(page), page, "exec")
+    exec(code, names)
+    return names
+
+
+def test_figures_in_the_docs_are_the_ones_measured():
+    """A table under `<!-- results: NAME KEY -->` repeats that part of benchmarks/results/NAME.json."""
+    checked = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        marked = re.findall(r"<!-- results: (\w+) (\w+) -->\s+((?:\|.*\n)+)", page.read_text(encoding="utf-8"))
+        for name, key, table in marked:
+            measured = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["result"][key]
+            rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+            assert {row[0]: float(row[1]) for row in rows} == measured, page
+            checked += 1
+    assert checked >= 2
+
+
+@pytest.fixture
+def minilm():
+    folder = checkpoint.resolve("minilm")
+    batch = AutoTokenizer.from_pretrained(folder)(["one", "two and three"], padding=True, return_tensors="pt")
+    return {"model": AutoModel.from_pretrained(folder).eval(), "batch": batch}
+
+
+def test_adding_a_family_as_the_guide_says(monkeypatch):
+    monkeypatch.setattr(family, "_families", dict(family._families))
+    names = run("add-a-family.md")
+    assert "opt" in family.known()
+    assert len(names["own"]) == 2
+
+
+def test_anatomy_guide(capsys):
+    run("anatomy.md")
+    assert capsys.readouterr().out.splitlines()[0] == "Block(0: 12 heads of 32, 12 key-value heads, ffn 1536)"
+
+
+def test_taps_guide():
+    names = run("taps.md")
+    assert names["taps"][2].map.shape[:2] == (2, 12)
+
+
+def test_views_guide(minilm):
+    names = run("views.md", **minilm)
+    assert all(block.ffn_width == 768 for block in names["Anatomy"].of(minilm["model"]).blocks)
+    with torch.no_grad():
+        assert torch.isfinite(minilm["model"](**minilm["batch"]).last_hidden_state).all()
