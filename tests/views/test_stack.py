@@ -286,3 +286,32 @@ def test_foreign_parametrizations_are_left_alone():
     with pytest.raises(ViewError, match="not a view"):
         bake(other)
     assert nn.utils.parametrize.is_parametrized(other)
+
+
+def test_minilm_for_real():
+    from transformers import AutoModel, AutoTokenizer
+
+    from slimformer import checkpoint
+
+    folder = checkpoint.resolve("minilm")
+    model = AutoModel.from_pretrained(folder).eval()
+    base = {name: value.clone() for name, value in model.state_dict().items()}
+    batch = AutoTokenizer.from_pretrained(folder)(["a real text", "and one more"], padding=True, return_tensors="pt")
+    view_everything(model)
+    with torch.no_grad():
+        viewed = model(**batch).last_hidden_state
+        assert_equal_enough(bake(copy.deepcopy(model))(**batch).last_hidden_state, viewed)
+    strip(model)
+    assert all(torch.equal(value, base[name]) for name, value in model.state_dict().items())
+
+
+def test_stories_for_real(stories):
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(stories, dtype=torch.float32).eval()
+    view_everything(model, order=("mask",))
+    attach(model.lm_head, next(at.view for at in attached(model) if "embed_tokens" in at.path))
+    ids = torch.randint(5, 999, (2, 12))
+    with torch.no_grad():
+        viewed = model(input_ids=ids).logits
+        assert_equal_enough(bake(copy.deepcopy(model))(input_ids=ids).logits, viewed)
