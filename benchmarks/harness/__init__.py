@@ -62,6 +62,12 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
         (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
+def kept(name: str) -> dict[str, Any]:
+    """The result kept last, for benchmarks that add to it run by run."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text())["result"] if path.exists() else {}
+
+
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -10,8 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, checkpoint, errors, taps, views
+    from slimformer import anatomy, artifact, checkpoint, errors, taps, tasks, views
     from slimformer.anatomy import Anatomy
+    from slimformer.artifact import load, save, verify
+    from slimformer.methods.finetune import finetune
     from slimformer.taps import Taps, run_until
 
 __version__ = "0.1.0"
@@ -21,15 +23,29 @@ __all__ = [
     "Taps",
     "__version__",
     "anatomy",
+    "artifact",
     "checkpoint",
     "errors",
+    "finetune",
+    "load",
     "run_until",
+    "save",
     "taps",
+    "tasks",
+    "verify",
     "views",
 ]
 
-_SUBMODULES = frozenset({"anatomy", "checkpoint", "errors", "taps", "views"})
-_NAMES = {"Anatomy": "slimformer.anatomy", "Taps": "slimformer.taps", "run_until": "slimformer.taps"}
+_SUBMODULES = frozenset({"anatomy", "artifact", "checkpoint", "errors", "taps", "tasks", "views"})
+_NAMES = {
+    "Anatomy": "slimformer.anatomy",
+    "Taps": "slimformer.taps",
+    "finetune": "slimformer.methods.finetune",
+    "load": "slimformer.artifact",
+    "run_until": "slimformer.taps",
+    "save": "slimformer.artifact",
+    "verify": "slimformer.artifact",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -82,6 +82,62 @@ def load_skeleton(name: str | Path) -> PreTrainedModel:
     return cast("PreTrainedModel", skeleton)
 
 
+def load_processor(name: str | Path) -> Any:
+    """Load a checkpoint's tokenizer, or its image processor where it is a vision model."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    source = resolve(name)
+    config = load_config(name)
+    loader = AutoImageProcessor if hasattr(config, "patch_size") else AutoTokenizer
+    try:
+        return loader.from_pretrained(source)
+    except Exception as error:
+        what = "image processor" if loader is AutoImageProcessor else "tokenizer"
+        raise CheckpointError(
+            f"`{name}` has no {what} that loads: {_reason(error)}; put its files into the folder"
+        ) from error
+
+
+def load_model(name: str | Path, model_class: Any, **settings: Any) -> PreTrainedModel:
+    """Load a checkpoint's weights into a model class; only the head may be missing and is then new.
+
+    Weights are loaded as float32, whatever they are stored as, because they are about to be trained.
+    """
+    import torch
+    from transformers.utils import logging
+
+    source = resolve(name)
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model, info = model_class.from_pretrained(
+            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **settings
+        )
+    except Exception as error:
+        raise CheckpointError(f"weights of `{name}` cannot be loaded: {_reason(error)}; check the folder") from error
+    finally:
+        logging.set_verbosity(verbosity)
+        logging.enable_progress_bar()
+    _check_loaded(name, model, info)
+    return cast("PreTrainedModel", model)
+
+
+def _check_loaded(name: str | Path, model: Any, info: dict[str, Any]) -> None:
+    """Refuse a checkpoint that lacks a part of the base model: it would be trained from random weights unnoticed."""
+    prefix = f"{model.base_model_prefix}."
+    lacking = {
+        key if isinstance(key, str) else key[0] for kind in ("missing_keys", "mismatched_keys") for key in info[kind]
+    }
+    bare = model.base_model is model
+    for key in sorted(lacking):
+        if (bare or key.startswith(prefix)) and "pooler" not in key:
+            raise CheckpointError(
+                f"`{name}` has no weight that fits `{key}`, so it is not a {type(model).__name__}; "
+                "check that the folder holds the model its config.json describes"
+            )
+
+
 def _packaged_folder(alias: str) -> Path:
     package, extra = PACKAGED[alias]
     try:

@@ -37,3 +37,16 @@ class DataError(SlimformerError):
 
 class ArtifactError(SlimformerError):
     """An artifact cannot be written, or is not what was saved."""
+
+    @property
+    def reason(self) -> str:
+        """What happened and the value seen, without what to do next."""
+        return str(self).partition("; ")[0]
+
+
+class ConfigError(SlimformerError):
+    """A setting is unknown, impossible or missing."""
+
+
+class TrainingError(SlimformerError):
+    """A run cannot start, go on or be resumed."""

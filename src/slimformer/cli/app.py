@@ -9,10 +9,14 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from slimformer import __version__
-from slimformer.errors import SlimformerError
+from slimformer.errors import ConfigError, SlimformerError
 
 #: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
 COMMANDS = {
+    "finetune": ("slimformer.cli.finetune:finetune_model", "Fine-tune a model on a task."),
+    "evaluate": ("slimformer.cli.evaluate:evaluate_model", "Measure an artifact on a task."),
+    "bench": ("slimformer.cli.bench:bench_models", "Measure size, memory, latency and throughput of models."),
+    "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),
     "inspect": ("slimformer.cli.inspect:inspect_model", "Show what a model is made of, with parameters and bytes."),
 }
 
@@ -37,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(error, 2, debug, hint="; `slimformer --help` lists commands and options")
+        _fail(_plain(error), 2, debug, hint="; `slimformer --help` lists commands and options")
     except SlimformerError as error:
         _fail(error, 1, debug)
     except KeyboardInterrupt:
@@ -48,6 +52,16 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(1)
     except Exception as error:
         _fail(error, 1, debug, hint=f" ({type(error).__name__}, unexpected; `--debug` shows where)")
+
+
+def _plain(error: CycloptsError) -> Exception:
+    """What pydantic found wrong with a setting, in our words; other usage errors as they are."""
+    from pydantic import ValidationError
+
+    from slimformer.config import Config, explain
+
+    cause = error.__cause__ or error.__context__
+    return ConfigError(explain(cause, Config)) if isinstance(cause, ValidationError) else error
 
 
 def _fail(error: Exception, code: int, debug: bool, hint: str = "") -> NoReturn:

@@ -27,8 +27,25 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*row)
     console = Console(highlight=False)
+    # A number cut short is worse than a line that wraps: the table is as wide as it needs to be.
+    needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    console.width = max(console.width, needed)
     console.print(title)
     console.print(table)
+
+
+def print_line(text: str) -> None:
+    """Write one line to standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def print_result(summary: Mapping[str, Any]) -> None:
+    """Write what a run made, in a few lines."""
+    metrics = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
+    print_line(f"{summary['split']}: {metrics}")
+    kept = "" if summary["kept_step"] == summary["steps"] else f", weights of step {summary['kept_step']} kept"
+    print_line(f"{summary['steps']} steps in {summary['seconds']:.0f} s{kept}")
+    print_line(f"saved in {summary['out']}")
 
 
 def human_bytes(count: int) -> str:

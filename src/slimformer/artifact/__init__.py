@@ -1,0 +1,27 @@
+"""Artifacts: folders that hold a model, how it came about and the proof that it is unharmed.
+
+Importing this package is quick: torch and transformers are loaded by the functions that need them,
+and nothing here imports training.
+"""
+
+from slimformer.artifact.loading import Loaded, load
+from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
+from slimformer.artifact.saving import save
+from slimformer.artifact.verifying import Report, verify
+from slimformer.artifact.weights import fingerprint
+
+__all__ = [
+    "Base",
+    "FileSum",
+    "Loaded",
+    "Manifest",
+    "ModelRecord",
+    "Report",
+    "Step",
+    "TaskRecord",
+    "fingerprint",
+    "load",
+    "read_manifest",
+    "save",
+    "verify",
+]

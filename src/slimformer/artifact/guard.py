@@ -1,0 +1,75 @@
+"""Refusing configs that would make Transformers run code or load something else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Keys that make Transformers import code of a repository or fetch a compiled kernel, which is code too.
+CODE_KEYS = frozenset(
+    {
+        "_attn_implementation",
+        "_experts_implementation",
+        "attn_implementation",
+        "auto_map",
+        "custom_pipelines",
+        "experts_implementation",
+        "kernel_config",
+    }
+)
+#: Keys that make Transformers read other weights than the checked ones.
+DIVERTING_KEYS = frozenset({"transformers_weights"})
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read one config of an artifact as a JSON object."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"`{path}` is not valid JSON: {error}; copy the artifact again") from error
+    if not isinstance(config, dict):
+        raise ArtifactError(f"`{path}` holds a {type(config).__name__}, not an object; copy the artifact again")
+    return config
+
+
+def check_configs(folder: Path, *, trust_code: bool = False) -> None:
+    """Refuse every config of `folder` that asks for code, or that leads away from the folder's weights."""
+    for path in sorted(folder.glob("*config.json")):
+        keys = _all_keys(read_config(path))
+        for key in sorted(keys & DIVERTING_KEYS):
+            raise ArtifactError(f"`{path}` leads to other weights by `{key}`; remove the key")
+        for key in sorted(keys & CODE_KEYS):
+            if not trust_code:
+                raise ArtifactError(
+                    f"`{path}` asks to run code by `{key}`; load with trust_remote_code=True if you trust it"
+                )
+
+
+def drop_code(folder: Path) -> None:
+    """Take out of a freshly written folder what refers to a repository's code.
+
+    A class that Transformers has itself needs none of it, yet its config may carry the reference on.
+    """
+    for path in sorted(folder.glob("*config.json")):
+        config = read_config(path)
+        kept = {key: value for key, value in config.items() if key not in CODE_KEYS}
+        if kept != config:
+            path.write_text(f"{json.dumps(kept, indent=2, ensure_ascii=False)}\n", encoding="utf-8")
+
+
+def _all_keys(content: object) -> set[str]:
+    found: set[str] = set()
+    waiting = [content]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            found.update(item)
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+    return found

@@ -1,0 +1,174 @@
+"""Loading an artifact: sums first, then the model, and only when every weight is accounted for."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer.artifact.guard import check_configs, read_config
+from slimformer.artifact.layout import CONFIG, find_layout
+from slimformer.artifact.manifest import Manifest, read_manifest
+from slimformer.artifact.sums import check_files
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from transformers import PreTrainedModel
+
+#: What prepares a model's inputs, by the file that tells of it; tried in order.
+PROCESSORS = (
+    ("processor_config.json", "AutoProcessor"),
+    ("preprocessor_config.json", "AutoImageProcessor"),
+    ("tokenizer_config.json", "AutoTokenizer"),
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An artifact in memory: the model in eval mode, what prepares its inputs, and its manifest."""
+
+    model: PreTrainedModel
+    processor: Any
+    manifest: Manifest
+
+
+def load(
+    folder: str | Path,
+    check: bool = True,
+    trust_remote_code: bool = False,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+) -> Loaded:
+    """Load an artifact with the class it was saved from.
+
+    Args:
+        folder: the folder that `save` wrote, or a copy of it.
+        check: compare the SHA-256 of every file before anything is parsed; off saves reading the files twice.
+        trust_remote_code: run code that the folder brings or refers to.
+        device: where the model goes; the CPU when not given.
+        dtype: type of the weights in memory; as saved when not given.
+
+    Example:
+        >>> loaded = load("out/sst2")
+        >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
+    """
+    path = Path(folder).expanduser()
+    manifest = checked_manifest(path, hashes=check, trust_code=trust_remote_code)
+    model = load_model(path, dtype=dtype, trust_code=trust_remote_code)
+    if type(model).__name__ != manifest.model.architecture:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
+            f"`{manifest.model.architecture}`; copy the artifact again"
+        )
+    if device is not None:
+        model.to(device)  # type: ignore[arg-type]
+    return Loaded(model, load_processor(path, trust_code=trust_remote_code), manifest)
+
+
+def checked_manifest(folder: Path, *, hashes: bool = True, trust_code: bool = False) -> Manifest:
+    """Read the manifest and check everything that can be checked without parsing weights."""
+    manifest = read_manifest(folder)
+    check_files(folder, manifest.files, hashes=hashes, trust_code=trust_code)
+    check_configs(folder, trust_code=trust_code)
+    return manifest
+
+
+def load_model(folder: Path, *, dtype: str | torch.dtype | None = None, trust_code: bool = False) -> PreTrainedModel:
+    """Load the model of a folder from safetensors; a weight too many, too few or of another shape is an error."""
+    find_layout(folder)
+    loader, code = _loader(folder, read_config(folder / CONFIG), trust_code)
+    try:
+        with quiet():
+            model, info = loader.from_pretrained(
+                str(folder),
+                dtype="auto" if dtype is None else dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                **code,
+            )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ArtifactError(
+            f"the model of `{folder}` does not load: {reason}; check {CONFIG} and the installed transformers version"
+        ) from error
+    _check_loading(folder, info)
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def load_processor(folder: Path, *, trust_code: bool = False) -> Any:
+    """Load the tokenizer or image processor of a folder; None when it has none."""
+    import transformers
+
+    for name, auto in PROCESSORS:
+        if (folder / name).is_file():
+            try:
+                with quiet():
+                    return getattr(transformers, auto).from_pretrained(
+                        str(folder), local_files_only=True, trust_remote_code=trust_code
+                    )
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise ArtifactError(
+                    f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
+                    f"check {name} and the installed transformers version"
+                ) from error
+    return None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Transformers from reporting and drawing progress; whatever is wrong becomes an error here."""
+    from transformers.utils import logging as reports
+
+    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity(logging.CRITICAL)
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(verbosity)
+        if bars:
+            reports.enable_progress_bar()
+
+
+def _loader(folder: Path, config: dict[str, Any], trust_code: bool) -> tuple[Any, dict[str, Any]]:
+    """Find the class named by the config, and what it must be told of code that is trusted."""
+    import transformers
+
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` gives the architectures {names!r}; it must name the one class that loads the model"
+        )
+    for auto, reference in (config.get("auto_map") or {}).items() if trust_code else ():
+        if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
+            return getattr(transformers, auto), {"trust_remote_code": True}
+    found = getattr(transformers, names[0], None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
+            f"{transformers.__version__}; install the version it was saved with"
+        )
+    return found, {}
+
+
+def _check_loading(folder: Path, info: dict[str, Any]) -> None:
+    mismatched = {key[0]: f"has shape {list(key[1])} instead of {list(key[2])}" for key in info["mismatched_keys"]}
+    missing = dict.fromkeys(info["missing_keys"], "is missing")
+    unexpected = dict.fromkeys(info["unexpected_keys"], "has no place in the model")
+    problems = {**mismatched, **missing, **unexpected}
+    for name in sorted(problems):
+        raise ArtifactError(
+            f"weights and {CONFIG} of `{folder}` do not belong together: `{name}` {problems[name]} "
+            f"({len(problems)} such weights); copy the artifact again"
+        )
+    if info.get("error_msgs"):
+        raise ArtifactError(f"the weights of `{folder}` do not load: {info['error_msgs'][0]}; copy the artifact again")

@@ -1,0 +1,203 @@
+"""`slimformer.json`: what an artifact is, how it came about and the sums of its files.
+
+The file has one serialisation only, and it carries the SHA-256 of everything else in it. So a changed
+byte is found wherever it is, white space included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from slimformer.artifact.layout import MANIFEST, is_safe_name
+from slimformer.errors import ArtifactError
+
+#: Version of the format written, and the newest one read.
+FORMAT = 1
+#: A manifest is a few kilobytes; a file beyond this is not one.
+MAX_BYTES = 16 * 1024 * 1024
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Record(BaseModel):
+    """Base of everything in the manifest: fixed once made, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Base(Record):
+    """The checkpoint a run started from."""
+
+    name: str = Field(min_length=1, description="alias, Hub name or name of the folder")
+    fingerprint: Sha256 | None = Field(
+        default=None, description="content hash of the base's weights; null when they were not at hand"
+    )
+
+
+class Step(Record):
+    """One run of one method, a link of the chain that led to an artifact."""
+
+    method: str = Field(min_length=1, description="the method that ran, such as `finetune` or `distill`")
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="the method's whole config")
+    seed: int | None = Field(default=None, description="seed of the run")
+    versions: dict[str, str] = Field(default_factory=dict, description="versions of the libraries that ran")
+    duration_s: FiniteFloat | None = Field(default=None, ge=0, description="wall time of the run in seconds")
+    command: str | None = Field(default=None, description="the command line that ran")
+    base: Base | None = Field(default=None, description="what this step started from; null for random weights")
+
+
+class ModelRecord(Record):
+    """The model that was saved."""
+
+    architecture: str = Field(min_length=1, description="class of `transformers` that loads it")
+    parameters: int = Field(ge=0, description="number of stored weights, tied ones counted once")
+    dtype: str = Field(min_length=1, description="type the weights are loaded as")
+    fingerprint: Sha256 = Field(description="content hash of the weights")
+
+
+class TaskRecord(Record):
+    """The task the model was made for."""
+
+    name: str = Field(min_length=1)
+    kind: str = Field(min_length=1, description="such as `classification` or `tagging`")
+    labels: list[str] | None = Field(default=None, description="label names in the order of the outputs")
+    settings: dict[str, JsonValue] = Field(default_factory=dict, description="whatever else the task needs")
+
+
+class FileSum(Record):
+    """Size and SHA-256 of one file."""
+
+    sha256: Sha256
+    bytes: int = Field(ge=0)
+
+
+class Manifest(Record):
+    """The content of `slimformer.json`, without the sum over itself."""
+
+    format: int = Field(default=FORMAT, ge=1, le=FORMAT, description="version of this format")
+    model: ModelRecord
+    base: Base | None = Field(default=None, description="what the last step started from")
+    steps: list[Step] = Field(min_length=1, description="the chain of runs, oldest first")
+    task: TaskRecord | None = None
+    metrics: dict[str, dict[str, FiniteFloat]] = Field(
+        default_factory=dict, description="metrics as measured, by data set and name"
+    )
+    files: dict[str, FileSum] = Field(description="every other file of the folder")
+
+    @field_validator("files")
+    @classmethod
+    def _names_stay_inside(cls, files: dict[str, FileSum]) -> dict[str, FileSum]:
+        for name in files:
+            if not is_safe_name(name):
+                raise ValueError(f"`{name}` is not a file inside the folder")
+        return files
+
+    @model_validator(mode="after")
+    def _base_is_of_last_step(self) -> Manifest:
+        if self.base != self.steps[-1].base:
+            raise ValueError("`base` is not the base of the last step")
+        return self
+
+    def to_bytes(self) -> bytes:
+        """Serialise to the one form that is valid on disk."""
+        content = self.model_dump(mode="json")
+        return _canonical({**content, "sha256": _sum_of(content)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = MANIFEST) -> Manifest:
+        """Parse and check; every defect is an `ArtifactError` that begins with `source`."""
+        raw = _parse(data, source)
+        _check_format(raw.get("format"), source)
+        recorded = raw.pop("sha256", None)
+        try:
+            manifest = cls.model_validate(raw)
+        except ValidationError as error:
+            raise ArtifactError(f"`{source}` {_first_problem(error)}; save the artifact again") from error
+        except RecursionError as error:
+            raise ArtifactError(f"`{source}` is nested too deeply; save the artifact again") from error
+        if recorded != _sum_of(raw) or data != manifest.to_bytes():
+            raise ArtifactError(
+                f"`{source}` was changed after it was written (its own sum is {recorded!r}); "
+                "copy the artifact again from where it was made"
+            )
+        return manifest
+
+
+def read_manifest(folder: str | Path) -> Manifest:
+    """Read and check `slimformer.json` of an artifact; the other files are not looked at."""
+    path = Path(folder).expanduser() / MANIFEST
+    if not path.parent.is_dir():
+        raise ArtifactError(f"no folder at `{folder}`; give the folder of an artifact{_interrupted(path.parent)}")
+    if not path.is_file():
+        raise ArtifactError(
+            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; a plain checkpoint is found by "
+            "`slimformer.checkpoint.resolve` and loaded by `from_pretrained` of transformers"
+        )
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise ArtifactError(f"`{path}` has {size:,} bytes, more than any manifest; copy the artifact again")
+    return Manifest.from_bytes(path.read_bytes(), str(path))
+
+
+def _interrupted(folder: Path) -> str:
+    kept = sorted(folder.absolute().parent.glob(f".{folder.name}.old-*"))
+    return f"; an interrupted overwrite left the former one at `{kept[0]}`, rename it back" if kept else ""
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n".encode()
+    except ValueError as error:
+        raise ArtifactError(
+            f"{MANIFEST} cannot hold a value of the manifest: {error}; give finite numbers and text"
+        ) from error
+
+
+def _sum_of(content: dict[str, Any]) -> str:
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _parse(data: bytes, source: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"`{source}` is not valid JSON: {error}; copy the artifact again") from error
+    if not isinstance(raw, dict):
+        raise ArtifactError(f"`{source}` holds a {type(raw).__name__}, not an object; copy the artifact again")
+    return raw
+
+
+def _check_format(found: object, source: str) -> None:
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise ArtifactError(f"`{source}` has the format {found!r}, which is no version; copy the artifact again")
+    if found > FORMAT:
+        raise ArtifactError(
+            f"`{source}` is of format {found}, and this slimformer reads up to format {FORMAT}; update slimformer"
+        )
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"has the unknown key `{key}`"
+    if first["type"] == "missing":
+        return f"lacks the key `{key}`"
+    seen = repr(first["input"])
+    shown = seen if len(seen) <= 60 else seen[:60] + "…"
+    return f"has a wrong `{key or 'content'}`: {first['msg'].lower()}, seen {shown}"

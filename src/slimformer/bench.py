@@ -1,0 +1,165 @@
+"""What a model costs: bytes, parameters, memory, latency and throughput, measured on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slimformer import artifact, checkpoint
+from slimformer.anatomy import Anatomy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Latency of one forward for a batch of one shape."""
+
+    batch: int
+    length: int
+    p50_ms: float
+    p95_ms: float
+    examples_per_second: float
+    runs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The timing as JSON types."""
+        return {
+            "batch": self.batch,
+            "length": self.length,
+            "latency_ms": {"p50": self.p50_ms, "p95": self.p95_ms},
+            "examples_per_second": self.examples_per_second,
+            "runs": self.runs,
+        }
+
+
+def bench(
+    model: str | Path,
+    shapes: list[tuple[int, int]],
+    *,
+    threads: int | None = None,
+    seconds: float = 2.0,
+    warm_up: int = 3,
+    device: str | None = None,
+) -> dict[str, Any]:
+    """Measure a model on random inputs.
+
+    Args:
+        model: An artifact, a folder, a Hub name or an alias.
+        shapes: Pairs of batch size and length to time.
+        threads: CPU threads; None for what PyTorch has chosen.
+        seconds: Time to spend on each shape, at least ten runs.
+        warm_up: Runs before the clock starts.
+        device: Where to run; the CPU when not given.
+
+    Returns:
+        `bytes` on disk, `parameters`, `peak_memory_bytes` the process grew by while loading and running,
+        and for each shape latency and throughput; the first shape's also at the top level.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        with PeakMemory() as memory:
+            loaded = _load(model).to(device or "cpu")
+            timings = [time_forward(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
+        return {
+            "model": str(model),
+            "bytes": _stored_bytes(model, loaded),
+            "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
+            "peak_memory_bytes": memory.growth,
+            "threads": torch.get_num_threads(),
+            "device": str(next(loaded.parameters()).device),
+            **timings[0].as_dict(),
+            "shapes": [timing.as_dict() for timing in timings],
+        }
+    finally:
+        torch.set_num_threads(before)
+
+
+@torch.inference_mode()
+def time_forward(model: nn.Module, batch: int, length: int, seconds: float, warm_up: int) -> Timing:
+    """Time the forward of one batch of random inputs until the time is up."""
+    inputs = random_inputs(model, batch, length)
+    finish: Callable[[], Any] = torch.cuda.synchronize if next(model.parameters()).is_cuda else lambda: None
+    for _ in range(warm_up):
+        model(**inputs)
+    finish()
+    taken: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(taken) < 10 or time.perf_counter() < end:
+        start = time.perf_counter()
+        model(**inputs)
+        finish()
+        taken.append(time.perf_counter() - start)
+    cuts = statistics.quantiles(taken, n=20, method="inclusive")
+    middle = statistics.median(taken)
+    return Timing(batch, length, round(middle * 1e3, 3), round(cuts[-1] * 1e3, 3), round(batch / middle, 2), len(taken))
+
+
+def random_inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
+    """Inputs of a model: token ids, or pixels for a vision model (whose length is its own)."""
+    anatomy = Anatomy.of(model)
+    config: Any = anatomy.config
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(0)
+    if anatomy.word_embedding is None:
+        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+        return {"pixel_values": torch.randn(batch, config.num_channels, size, size, generator=generator).to(device)}
+    shape = (batch, 2, length) if "MultipleChoice" in type(model).__name__ else (batch, length)
+    ids = torch.randint(5, anatomy.word_embedding.shape[0], shape, generator=generator)
+    return {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)}
+
+
+class PeakMemory:
+    """How much the resident memory of this process grew at most inside a `with` block, sampled from the system."""
+
+    growth: int = 0
+
+    def __enter__(self) -> PeakMemory:
+        self._start = resident_bytes()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.002):
+            self.growth = max(self.growth, resident_bytes() - self._start)
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _load(model: str | Path) -> nn.Module:
+    if (Path(model) / "slimformer.json").is_file():
+        return artifact.load(model).model
+    import transformers
+
+    architecture = (checkpoint.load_config(model).architectures or ["AutoModel"])[0]
+    loaded: nn.Module = checkpoint.load_model(model, getattr(transformers, architecture, transformers.AutoModel)).eval()
+    return loaded
+
+
+def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:
+    folder = Path(checkpoint.resolve(model))
+    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
+    if files:
+        return sum(file.stat().st_size for file in files)
+    return sum(parameter.numel() * parameter.element_size() for parameter in loaded.parameters())

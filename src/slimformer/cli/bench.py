@@ -1,0 +1,69 @@
+"""`slimformer bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slimformer.cli.flags import Json
+from slimformer.cli.output import human_bytes, print_json, print_table
+from slimformer.errors import ConfigError
+
+
+def bench_models(
+    *models: str,
+    batch: str = "1",
+    length: str = "128",
+    threads: int | None = None,
+    seconds: float = 2.0,
+    device: str | None = None,
+    as_json: Json = False,
+) -> None:
+    """Measure size, memory, latency and throughput of models on this machine, on random inputs.
+
+    Args:
+        models: Artifacts, folders, Hub names or aliases.
+        batch: Batch sizes to time, joined by commas.
+        length: Lengths in tokens, joined by commas; every batch size is timed at every length.
+        threads: CPU threads; by default what PyTorch chooses.
+        seconds: Time to spend on each shape.
+        device: Where to run, such as `cuda`; by default the CPU.
+    """
+    from slimformer.bench import bench
+
+    if not models:
+        raise ConfigError("no model given; name at least one artifact, folder, Hub name or alias")
+    if threads is not None and threads < 1:
+        raise ConfigError(f"`--threads` is `{threads}`; give 1 or more")
+    shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
+    results = [bench(model, shapes, threads=threads, seconds=seconds, device=device) for model in models]
+    if as_json:
+        print_json({"models": results})
+    else:
+        _print(results)
+
+
+def _numbers(flag: str, text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    for part in parts:
+        if not part.isdecimal() or int(part) < 1:
+            raise ConfigError(f"`--{flag}` is `{text}`; give whole numbers from 1, joined by commas")
+    return [int(part) for part in parts]
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            result["model"],
+            f"{result['parameters']:,}",
+            human_bytes(result["bytes"]),
+            human_bytes(result["peak_memory_bytes"]),
+            f"{shape['batch']} x {shape['length']}",
+            f"{shape['latency_ms']['p50']:.1f}",
+            f"{shape['latency_ms']['p95']:.1f}",
+            f"{shape['examples_per_second']:.1f}",
+        ]
+        for result in results
+        for shape in result["shapes"]
+    ]
+    columns = ["model", "parameters", "file", "memory", "shape", "p50 ms", "p95 ms", "examples/s"]
+    print_table(f"{results[0]['threads']} threads, {results[0]['device']}", columns, rows)

@@ -1,0 +1,37 @@
+"""`slimformer evaluate`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from slimformer.cli.flags import ConfigFile, Json
+from slimformer.cli.output import print_json, print_line
+from slimformer.methods.task_options import TaskOptions
+
+
+def evaluate_model(
+    artifact: str,
+    *,
+    options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
+    split: str = "dev",
+    batch_size: int = 32,
+    config: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Measure an artifact on a task; what is not given is taken from what it was trained for.
+
+    Args:
+        artifact: The folder of the artifact.
+        split: Which split: train, dev or test.
+        batch_size: Items per forward; changes speed and memory only.
+    """
+    from slimformer.methods.task_run import evaluate_artifact
+
+    result = evaluate_artifact(artifact, TaskOptions.read(config, options.given()), split, batch_size)
+    if as_json:
+        print_json(result)
+    else:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
+        print_line(f"{artifact} on {result['task']}/{split}, {result['examples']} examples: {metrics}")

@@ -1,0 +1,31 @@
+"""`slimformer verify`."""
+
+from __future__ import annotations
+
+from slimformer.cli.flags import Json
+from slimformer.cli.output import print_json, print_line
+
+
+def verify_artifact(artifact: str, *, as_json: Json = False) -> None:
+    """Check that an artifact is whole: every byte, and that it still gives the outputs recorded at saving.
+
+    Args:
+        artifact: The folder to check.
+    """
+    from slimformer.artifact import verify
+
+    report = verify(artifact)
+    if as_json:
+        print_json(
+            {
+                "artifact": artifact,
+                "files": len(report.files),
+                "bytes": report.bytes,
+                "max_difference": report.max_difference,
+            }
+        )
+    else:
+        print_line(
+            f"{artifact}: {len(report.files)} files unchanged, outputs as recorded "
+            f"(largest difference {report.max_difference:.2g})"
+        )

@@ -1,0 +1,1 @@
+"""The methods: each a view of the weights plus an objective, with its settings."""

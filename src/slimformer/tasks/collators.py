@@ -1,0 +1,88 @@
+"""From items to a batch: padding to the longest, on the tokenizer's side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
+
+#: Positions that no loss and no metric looks at.
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Stack items into tensors, padding sequences to the longest of the batch.
+
+    Numbers become a vector, sequences a matrix; with `choices`, each entry is a list of sequences and
+    becomes [batch, choices, length]. Holds nothing but numbers, so it pickles to workers.
+
+    Args:
+        fill: Input name → what it is padded with; 0 for a name that is not listed.
+        side: Where padding goes.
+        choices: Whether each input holds one sequence for each choice.
+    """
+
+    fill: Mapping[str, int]
+    side: Literal["left", "right"] = "right"
+    choices: bool = False
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Make one batch."""
+        return {name: self._stack(name, [item[name] for item in items]) for name in items[0]}
+
+    def _stack(self, name: str, values: Sequence[Any]) -> Tensor:
+        import torch
+
+        first = values[0]
+        if isinstance(first, (int, float)):
+            return torch.tensor(values)
+        if not self.choices:
+            return torch.from_numpy(self._pad(name, values))
+        flat = self._pad(name, [sequence for choices in values for sequence in choices])
+        return torch.from_numpy(flat.reshape(len(values), len(first), -1))
+
+    def _pad(self, name: str, sequences: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        longest = max(len(sequence) for sequence in sequences)
+        padded = np.full((len(sequences), longest), self.fill.get(name, 0), dtype=np.int64)
+        for row, sequence in zip(padded, sequences, strict=True):
+            if self.side == "right":
+                row[: len(sequence)] = sequence
+            else:
+                row[longest - len(sequence) :] = sequence
+        return padded
+
+
+@dataclass(frozen=True)
+class StackingCollator:
+    """Stack items of equal shape, such as images."""
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Make one batch."""
+        import torch
+
+        return {name: torch.from_numpy(np.stack([np.asarray(item[name]) for item in items])) for name in items[0]}
+
+
+def padding_collator(
+    tokenizer: PreTrainedTokenizerBase, *, side: Literal["left", "right"] | None = None, choices: bool = False
+) -> PaddingCollator:
+    """A collator that pads as a tokenizer would.
+
+    A tokenizer without a padding token (GPT-2, Llama) pads with its end token, which the attention mask hides.
+    """
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    fill = {
+        "input_ids": pad or 0,
+        "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
+        "labels": IGNORED,
+        "special_tokens_mask": 1,
+    }
+    return PaddingCollator(fill, side or ("left" if tokenizer.padding_side == "left" else "right"), choices)

@@ -1,0 +1,1 @@
+"""Metrics: pure functions of what is true and what was predicted, plain numbers out."""

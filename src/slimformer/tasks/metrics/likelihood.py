@@ -1,0 +1,58 @@
+"""Loss, perplexity and token accuracy of language models, from a few numbers for each item.
+
+The logits of a whole split, [items, length, vocabulary], do not fit in memory, so they are reduced batch by
+batch to [items, 3]: summed negative log-likelihood, tokens predicted, tokens right.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slimformer.errors import DataError
+from slimformer.tasks.collators import IGNORED
+from slimformer.tasks.metrics.choosing import chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+
+def reduce_logits(logits: Tensor, labels: Tensor, *, causal: bool) -> Tensor:
+    """Reduce the logits of a batch to [batch, 3]; a causal model's logits speak of the next token."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    if causal:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    counted = labels != IGNORED
+    losses = cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    right = (logits.argmax(-1) == labels) & counted
+    return torch.stack([losses.sum(-1), counted.sum(-1).float(), right.sum(-1).float()], dim=-1)
+
+
+def likelihood_metrics(reduced: Any, metrics: Sequence[str]) -> dict[str, float]:
+    """Measure reduced predictions.
+
+    `loss` is the mean over all tokens predicted, not over items, so it does not depend on the batch size.
+    """
+    rows = np.asarray(reduced, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != 3:
+        raise DataError(
+            f"predictions of shape `{rows.shape}` are not reduced; "
+            "pass each batch's logits and labels through `TaskData.reduce`"
+        )
+    nll, tokens, right = rows.sum(0)
+    if tokens == 0:
+        raise DataError("no token was predicted; give longer texts")
+    some = rows[:, 1] > 0
+    known: dict[str, Callable[[], float]] = {
+        "loss": lambda: nll / tokens,
+        "perplexity": lambda: math.exp(min(nll / tokens, 700.0)),
+        "accuracy": lambda: right / tokens,
+        "last_word_accuracy": lambda: np.mean(rows[some, 2] == rows[some, 1]),
+    }
+    return chosen(known, metrics)

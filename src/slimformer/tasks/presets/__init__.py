@@ -1,0 +1,5 @@
+"""The tasks known, one entry each; importing this registers them."""
+
+from slimformer.tasks.presets import corpora, generic, glue, images, spans, texts
+
+__all__ = ["corpora", "generic", "glue", "images", "spans", "texts"]

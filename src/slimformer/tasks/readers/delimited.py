@@ -1,0 +1,103 @@
+"""CSV and TSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.decoding import read_lines, read_text
+from slimformer.tasks.readers.table import Row, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+#: A record and the line it begins at.
+Record = tuple[int, list[str]]
+
+
+def read_delimited(
+    path: Path,
+    *,
+    delimiter: str,
+    quoted: bool,
+    columns: Sequence[str] | None = None,
+    skip_ragged: bool = False,
+    encoding: str = "utf-8",
+) -> Table:
+    """Read a file of separated fields.
+
+    Args:
+        path: The file; `.gz` is unpacked.
+        delimiter: What stands between two fields.
+        quoted: Whether double quotes enclose fields (CSV). GLUE's TSV files hold bare quotes inside
+            sentences and have to be read without.
+        columns: The column names, when the file has no header line.
+        skip_ragged: Leave out records with too few or too many fields instead of refusing the file.
+        encoding: What the bytes mean.
+    """
+    records = list(_quoted_records(path, delimiter, encoding) if quoted else _bare_records(path, delimiter, encoding))
+    names = list(columns) if columns is not None else _header(path, records.pop(0)[1])
+    rows = []
+    for line, fields in records:
+        if len(fields) != len(names):
+            if skip_ragged:
+                continue
+            raise DataError(_ragged(path, line, fields, names))
+        rows.append(Row(dict(zip(names, fields, strict=True)), str(path), line))
+    return Table(str(path), tuple(names), rows)
+
+
+def _bare_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]:
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]:
+    # newline="" leaves line ends inside quoted fields as they are.
+    text = io.StringIO(read_text(path, encoding), newline="")
+    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    begins = 1
+    with _unlimited_fields():
+        try:
+            for fields in reader:
+                if fields:
+                    yield begins, fields
+                begins = reader.line_num + 1
+        except csv.Error as error:
+            raise DataError(
+                f"`{path}` line {begins} is not valid CSV: {error}; "
+                'enclose the field in double quotes and write a quote inside it as ""'
+            ) from error
+
+
+@contextmanager
+def _unlimited_fields() -> Iterator[None]:
+    """Allow fields of any length; the module's limit is global, so it is put back."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _header(path: Path, fields: Sequence[str]) -> list[str]:
+    names = [field.strip() for field in fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"`{path}` line 1 names column `{twice[0]}` twice; give every column its own name")
+    return names
+
+
+def _ragged(path: Path, line: int, fields: Sequence[str], names: Iterable[str]) -> str:
+    known = list(names)
+    listed = ", ".join(f"`{name}`" for name in known)
+    return (
+        f"`{path}` line {line} has {len(fields)} fields where {len(known)} are expected ({listed}); "
+        f"it begins `{fields[0][:40]}`: mend the line"
+    )

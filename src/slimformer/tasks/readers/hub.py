@@ -1,0 +1,86 @@
+"""Data sets of the Hugging Face Hub, through the `datasets` library."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.table import Row, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from datasets import Dataset  # type: ignore[import-untyped]
+
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+_NAME = re.compile(rf"(?P<name>{_PART}(/{_PART})?)(:(?P<config>{_PART}))?")
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A data set of the Hub, written `owner/name` or `owner/name:config`."""
+
+    name: str
+    config: str | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.config is None else f"{self.name}:{self.config}"
+
+
+def parse_hub_name(text: str) -> HubName | None:
+    """Read `owner/name` or `owner/name:config`; None when the text cannot be such a name."""
+    match = _NAME.fullmatch(text)
+    return HubName(match["name"], match["config"]) if match else None
+
+
+def fetch(source: HubName) -> Mapping[str, Dataset]:
+    """Load every split of a data set; any failure becomes one line."""
+    from datasets import DatasetDict, load_dataset
+
+    try:
+        loaded = load_dataset(source.name, source.config)
+    except Exception as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(
+            f"`{source}` is no file or folder here and could not be loaded from the Hub: {lines[0]}; "
+            "check the spelling and the network, or give a folder or a file"
+        ) from error
+    if not isinstance(loaded, DatasetDict):
+        raise DataError(f"`{source}` came from the Hub without splits; give a folder or a file")
+    return {str(split): dataset for split, dataset in loaded.items()}
+
+
+def read_dataset(source: HubName, split: str, dataset: Dataset) -> Table:
+    """Turn one split of a data set into rows; class numbers become class names."""
+    names = {column: feature.names for column, feature in _class_labels(dataset).items()}
+    listed = {column: feature.names for column, feature in _class_label_lists(dataset).items()}
+    where = f"{source} {split}"
+    rows = []
+    for number, values in enumerate(dataset, start=1):
+        named: dict[str, Any] = dict(values)
+        for column, classes in names.items():
+            named[column] = _class_name(named[column], classes)
+        for column, classes in listed.items():
+            named[column] = [_class_name(value, classes) for value in named[column]]
+        rows.append(Row(named, where, number))
+    return Table(where, tuple(dataset.column_names), rows)
+
+
+def _class_labels(dataset: Dataset) -> dict[str, Any]:
+    from datasets import ClassLabel
+
+    return {column: feature for column, feature in dataset.features.items() if isinstance(feature, ClassLabel)}
+
+
+def _class_label_lists(dataset: Dataset) -> dict[str, Any]:
+    from datasets import ClassLabel
+
+    inner = {column: getattr(feature, "feature", None) for column, feature in dataset.features.items()}
+    return {column: feature for column, feature in inner.items() if isinstance(feature, ClassLabel)}
+
+
+def _class_name(value: int | None, classes: list[str]) -> str | None:
+    # -1 is how data sets without public test labels mark a row that has none.
+    return None if value is None or value < 0 else classes[value]

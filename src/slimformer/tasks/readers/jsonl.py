@@ -1,0 +1,52 @@
+"""JSON Lines: one object a line. A file that holds one JSON array of objects is read too."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.decoding import read_lines
+from slimformer.tasks.readers.table import Row, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_jsonl(path: Path) -> Table:
+    """Read a JSON Lines file; the columns are the keys of any object, in order of appearance."""
+    lines = read_lines(path)
+    if lines[0].lstrip().startswith("["):
+        rows = _array(path, "\n".join(lines))
+    else:
+        rows = [_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    columns = tuple(dict.fromkeys(key for row in rows for key in row.values))
+    return Table(str(path), columns, rows)
+
+
+def _row(path: Path, number: int, line: str) -> Row:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"`{path}` line {number} is not valid JSON: {error.msg} at character {error.pos + 1}; "
+            "write one object a line"
+        ) from error
+    return Row(_checked(path, number, value), str(path), number)
+
+
+def _array(path: Path, text: str) -> list[Row]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"`{path}` line {error.lineno} is not valid JSON: {error.msg}; mend the array") from error
+    return [Row(_checked(path, number, value), str(path), number) for number, value in enumerate(values, start=1)]
+
+
+def _checked(path: Path, number: int, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(
+            f"`{path}` line {number} holds a {type(value).__name__}, not an object; "
+            'write one object a line, such as {"text": "...", "label": "..."}'
+        )
+    return value

@@ -1,0 +1,25 @@
+"""Parquet files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.table import Row, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_parquet(path: Path) -> Table:
+    """Read a Parquet file; the line of a row is its number, counted from 1."""
+    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    from pyarrow import ArrowException
+
+    try:
+        table = parquet.read_table(path)
+    except (ArrowException, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise DataError(f"`{path}` is not a Parquet file that can be read: {reason}; copy it again") from error
+    rows = [Row(values, str(path), number) for number, values in enumerate(table.to_pylist(), start=1)]
+    return Table(str(path), tuple(table.column_names), rows)

@@ -1,0 +1,63 @@
+"""Plain text: a line a row, texts with a parallel file of labels, TREC's label files, and class folders."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.decoding import read_lines, read_text
+from slimformer.tasks.readers.table import Row, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+#: Under this key a line says which running text it is part of; it is not a column.
+DOCUMENT = "slimformer:document"
+
+
+def read_text_lines(path: Path, *, skip_blank: bool = False) -> Table:
+    """Read a text file as rows of one column, `text`; blank lines are kept unless told otherwise."""
+    rows = [
+        Row({"text": line, DOCUMENT: str(path)}, str(path), number)
+        for number, line in enumerate(read_lines(path), start=1)
+        if line.strip() or not skip_blank
+    ]
+    return Table(str(path), ("text",), rows)
+
+
+def read_parallel(texts: Path, labels: Path) -> Table:
+    """Read texts and labels from two files of equally many lines."""
+    text_lines, label_lines = read_lines(texts), read_lines(labels)
+    if len(text_lines) != len(label_lines):
+        raise DataError(
+            f"`{texts}` has {len(text_lines)} lines and `{labels}` has {len(label_lines)}; "
+            "line n of one belongs to line n of the other, so mend the shorter file"
+        )
+    rows = [
+        Row({"text": text, "label": label.strip()}, str(texts), number)
+        for number, (text, label) in enumerate(zip(text_lines, label_lines, strict=True), start=1)
+    ]
+    return Table(str(texts), ("text", "label"), rows)
+
+
+def read_label_first(path: Path, encoding: str = "utf-8") -> Table:
+    """Read TREC's layout: `COARSE:fine The question ?` a line."""
+    rows = []
+    for number, line in enumerate(read_lines(path, encoding), start=1):
+        label, _, text = line.partition(" ")
+        coarse, colon, _ = label.partition(":")
+        if not colon or not text.strip():
+            raise DataError(f"`{path}` line {number} does not read `LABEL:detail text`: `{line[:40]}`; mend the line")
+        rows.append(Row({"text": text, "label": coarse, "fine_label": label}, str(path), number))
+    return Table(str(path), ("text", "label", "fine_label"), rows)
+
+
+def read_class_folders(folder: Path, *, classes: Sequence[str]) -> Table:
+    """Read `<folder>/<class>/*.txt`, a text a file (the layout of aclImdb); other folders are not looked at."""
+    rows = [
+        Row({"text": read_text(file).strip(), "label": label}, str(file), 1)
+        for label in classes
+        for file in sorted((folder / label).glob("*.txt"))
+    ]
+    return Table(str(folder), ("text", "label"), rows)

@@ -1,0 +1,249 @@
+"""From a folder, a file or a Hub name to the rows of the splits asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import DataError
+from slimformer.tasks.carving import carved_rows, without_texts_of
+from slimformer.tasks.folder import Folder
+from slimformer.tasks.preset import Carve, Layout, Preset
+from slimformer.tasks.readers import ENDINGS, Row, Table, read, reader_for
+from slimformer.tasks.readers.hub import HubName, fetch, parse_hub_name, read_dataset
+from slimformer.tasks.splits import SYNONYMS, check_splits, split_in_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: What is held out of somebody's own single file when `dev` is asked for.
+HELD_OUT = {"train": 0.9, "dev": 0.1}
+
+
+@dataclass
+class SplitRows:
+    """The rows of one split, how their columns are to be read, and what was done to get them.
+
+    Args:
+        rows: The rows.
+        columns: The columns they share.
+        file: What to call their source in messages.
+        layout: Where the columns stand; None when they have to be guessed.
+        carved: Whether the split was cut from a file that also feeds another.
+        notes: What a user should know, in words.
+    """
+
+    rows: Sequence[Row]
+    columns: tuple[str, ...]
+    file: str
+    layout: Layout | None = None
+    carved: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def read_splits(
+    preset: Preset,
+    source: str | Path | None,
+    splits: Sequence[str],
+    *,
+    language: str | None = None,
+    options: dict[str, Any] | None = None,
+    group: Callable[[SplitRows], Sequence[str]] = lambda found: found.columns,
+) -> dict[str, SplitRows]:
+    """Read the splits asked for, and nothing else.
+
+    Args:
+        preset: The task.
+        source: A folder, a file or a Hub name; None for the preset's own place on the Hub.
+        splits: Some of train, dev, test.
+        language: Which language of a multilingual data set; several are joined with commas.
+        options: What the reader of somebody's own files is told, such as the tag column.
+        group: Columns whose equal values stay together when a single file is divided.
+    """
+    wanted = check_splits(splits)
+    reading = _Reading(preset, wanted, language, options or {}, group)
+    if language is not None and not preset.multilingual:
+        raise DataError(
+            f"task `{preset.name}` has no languages to choose from, but language is `{language}`; leave it out"
+        )
+    path = _existing(preset, source)
+    if path is None:
+        return _read_hub(reading, source)
+    return _read_own(reading, path) if preset.generic else _read_preset(reading, path)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """What was asked of `read_splits`."""
+
+    preset: Preset
+    wanted: Sequence[str]
+    language: str | None
+    options: dict[str, Any]
+    group: Callable[[SplitRows], Sequence[str]]
+
+    def table(self, path: Path, split: str, layout: Layout | None = None) -> Table:
+        if layout:
+            return read(path, layout.reader, split, **layout.options)
+        reader = reader_for(path, self.preset.kind)
+        return read(path, reader, split, **(self.options if reader in ("conll", "conllu") else {}))
+
+
+def _existing(preset: Preset, source: str | Path | None) -> Path | None:
+    """The path a source names, or None when it has to be a Hub name."""
+    if source is None:
+        if preset.hub is None:
+            raise DataError(f"task `{preset.name}` has no data of its own; give a folder, a file or a Hub name")
+        return None
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    if isinstance(source, Path) or parse_hub_name(source) is None or path.suffix.lower() in ENDINGS:
+        raise DataError(f"nothing at `{source}`; give a folder, a file or a Hub name such as `owner/name:config`")
+    return None
+
+
+def _read_preset(reading: _Reading, path: Path) -> dict[str, SplitRows]:
+    folder, preset = Folder(path), reading.preset
+    if path.is_file() and not any(folder.matches(layout, split) for layout in preset.layouts for split in SYNONYMS):
+        return _read_single(reading, path, preset.layouts[0])
+    return {split: _read_split(preset, folder, split, reading.language) for split in reading.wanted}
+
+
+def _read_split(preset: Preset, folder: Folder, split: str, language: str | None) -> SplitRows:
+    for layout in preset.layouts:
+        if folder.files(layout, split, language):
+            return _from_layout(folder, layout, split, language)
+        carve = layout.carve
+        if carve and split in carve.shares and folder.files(layout, carve.pool, language):
+            return _from_layout(folder, layout, split, language)
+    raise DataError(folder.missing(preset, split, language))
+
+
+def _from_layout(folder: Folder, layout: Layout, split: str, language: str | None) -> SplitRows:
+    own = folder.files(layout, split, language)
+    carve = layout.carve
+    shares = folder.shares(layout, language)
+    if carve is None or split not in shares:
+        found = _read_files(own, layout, split, language)
+    else:
+        pool = _read_files(folder.files(layout, carve.pool, language), layout, carve.pool, language)
+        found = _part(pool, layout, carve, shares, split)
+    other = layout.distinct_from.get(split)
+    if other and folder.files(layout, other, language):
+        against = _read_files(folder.files(layout, other, language), layout, other, language)
+        found = _distinct(found, against, layout, split, other)
+    return found
+
+
+def _read_files(paths: Sequence[Path], layout: Layout, split: str, language: str | None) -> SplitRows:
+    tables = [read(path, layout.reader, split, **layout.options) for path in paths]
+    found = _join(tables, layout)
+    if layout.language_column and layout.language_column in found.columns:
+        column, languages = layout.language_column, (language or layout.default_language).split(",")
+        found.rows = [row for row in found.rows if row.values[column] in languages]
+        if not found.rows:
+            raise DataError(
+                f"`{found.file}` has no rows whose `{column}` is `{','.join(languages)}`; give another language"
+            )
+    return found
+
+
+def _part(pool: SplitRows, layout: Layout, carve: Carve, shares: dict[str, float], split: str) -> SplitRows:
+    if layout.split_column and layout.split_column[0] in pool.columns:
+        column, split_of = layout.split_column
+        rows = [row for row in pool.rows if split_of.get(str(row.values[column])) == split]
+        if not rows:
+            raise DataError(
+                f"`{pool.file}` has no rows of split `{split}` in its column `{column}`; ask for another split"
+            )
+        return SplitRows(rows, pool.columns, pool.file, layout)
+    parts = carved_rows(pool.rows, shares, carve.group or layout.text, in_order=layout.reader == "text")
+    others = " and ".join(other for other in shares if other != split)
+    note = f"{split}: {len(parts[split])} of the {len(pool.rows)} rows of `{pool.file}`, which also feeds {others}"
+    return SplitRows(parts[split], pool.columns, pool.file, layout, carved=True, notes=[note])
+
+
+def _distinct(found: SplitRows, against: SplitRows, layout: Layout, split: str, other: str) -> SplitRows:
+    rows = without_texts_of(found.rows, against.rows, layout.text)
+    dropped = len(found.rows) - len(rows)
+    if dropped:
+        found.notes.append(f"{split}: {dropped} rows of `{found.file}` left out because {other} holds them too")
+    found.rows = rows
+    return found
+
+
+def _read_own(reading: _Reading, path: Path) -> dict[str, SplitRows]:
+    """Somebody's own files: a folder with a file for each split, or a single file."""
+    images = reading.preset.kind == "image-classification"
+    if path.is_file() and not (images and path.suffix == ".zip"):
+        return _read_single(reading, path, None)
+    folder = Folder(path)
+    if images:
+        return {split: _join(folder.own_images(split), None) for split in reading.wanted}
+    return {
+        split: _join([reading.table(file, split) for file in folder.own_files(split)], None) for split in reading.wanted
+    }
+
+
+def _read_single(reading: _Reading, path: Path, layout: Layout | None) -> dict[str, SplitRows]:
+    """One file: the split its name speaks of; else all of it, or nine tenths and a tenth when dev is asked for."""
+    wanted = reading.wanted
+    named = split_in_name(path.name.split(".")[0])
+    if named is not None and set(wanted) != {named}:
+        other = next(split for split in wanted if split != named)
+        raise DataError(
+            f"`{path}` is a {named} split by its name, but `{other}` was asked for; "
+            "give the folder that holds both, or a file named otherwise to have a tenth of it held out"
+        )
+    divided = named is None and "dev" in wanted
+    if (not divided and len(wanted) > 1) or (divided and "test" in wanted):
+        raise DataError(
+            f"`{path}` is one file, but {' and '.join(wanted)} were asked for; give a folder with a file for each split"
+        )
+    whole = _join([reading.table(path, wanted[0], layout)], layout)
+    if not divided:
+        return {wanted[0]: whole}
+    in_order = reading.preset.kind == "language-modelling"
+    parts = carved_rows(whole.rows, HELD_OUT, reading.group(whole), in_order=in_order)
+    note = f"dev: a tenth of `{path}`, {len(parts['dev'])} of {len(whole.rows)} rows"
+    return {
+        split: SplitRows(parts[split], whole.columns, whole.file, layout, carved=True, notes=[note]) for split in wanted
+    }
+
+
+def _read_hub(reading: _Reading, source: str | Path | None) -> dict[str, SplitRows]:
+    preset = reading.preset
+    own = preset.hub.name.format(language=reading.language or "en") if preset.hub else ""
+    name = parse_hub_name(str(source) if source is not None else own)
+    assert name is not None  # `_existing` refused everything else
+    datasets = fetch(name)
+    return {
+        split: _join([read_dataset(name, found, datasets[found])], _hub_layout(preset))
+        for split, found in _hub_splits(name, list(datasets), reading.wanted)
+    }
+
+
+def _hub_splits(name: HubName, there: Sequence[str], wanted: Sequence[str]) -> list[tuple[str, str]]:
+    found = []
+    for split in wanted:
+        # MNLI calls its two halves validation_matched and validation_mismatched.
+        names = [each for synonym in SYNONYMS[split] for each in (synonym, f"{synonym}_matched") if each in there]
+        if not names:
+            raise DataError(f"`{name}` has no split `{split}`; it has: {', '.join(there)}")
+        found.append((split, names[0]))
+    return found
+
+
+def _hub_layout(preset: Preset) -> Layout | None:
+    hub = preset.hub
+    if hub is None:
+        return None
+    return Layout({}, "parquet", text=hub.text, label=hub.label, choices=hub.choices, label_names=hub.label_names)
+
+
+def _join(tables: Sequence[Table], layout: Layout | None) -> SplitRows:
+    rows = [row for table in tables for row in table.rows]
+    columns = tuple(dict.fromkeys(column for table in tables for column in table.columns))
+    return SplitRows(rows, columns, ", ".join(table.file for table in tables), layout)

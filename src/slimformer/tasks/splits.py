@@ -1,0 +1,118 @@
+"""Splits: their names, the sequence of examples they are, and how one is cut from another."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from slimformer.errors import DataError
+
+SPLITS = ("train", "dev", "test")
+
+#: What people call the splits in file names and on the Hub.
+SYNONYMS = {
+    "train": ("train", "training"),
+    "dev": ("dev", "validation", "valid", "val", "development", "eval"),
+    "test": ("test", "testing"),
+}
+
+#: An example: what one kind of task needs to know of one row.
+Example = dict[str, Any]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Split(Sequence[Example]):
+    """The examples of one split, and where each came from.
+
+    Args:
+        examples: The examples.
+        origins: File and line of each.
+    """
+
+    examples: Sequence[Example]
+    origins: Sequence[tuple[str, int]]
+
+    @overload
+    def __getitem__(self, index: int) -> Example: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Example]: ...
+    def __getitem__(self, index: int | slice) -> Example | Sequence[Example]:
+        return self.examples[index]
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def at(self, index: int) -> str:
+        """Where an example came from, the way every message spells it."""
+        file, line = self.origins[index]
+        return f"`{file}` line {line}"
+
+
+def check_splits(splits: Sequence[str]) -> tuple[str, ...]:
+    """Check the names of the splits asked for."""
+    for split in splits:
+        if split not in SPLITS:
+            raise DataError(f"split `{split}` is not known; give some of: {', '.join(SPLITS)}")
+    if not splits:
+        raise DataError(f"no split was asked for; give some of: {', '.join(SPLITS)}")
+    return tuple(dict.fromkeys(splits))
+
+
+def split_in_name(name: str) -> str | None:
+    """The split that a file or folder name speaks of, if it speaks of exactly one."""
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    found = [split for split, synonyms in SYNONYMS.items() if words & set(synonyms)]
+    return found[0] if len(found) == 1 else None
+
+
+def carve_groups(rows: Sequence[T], shares: Mapping[str, float], key: Callable[[T], str]) -> dict[str, list[T]]:
+    """Divide rows into splits by the hash of their group; see `slimformer.tasks.preset.Carve`."""
+    groups = sorted({key(row) for row in rows}, key=lambda group: hashlib.sha256(group.encode()).digest())
+    split_of: dict[str, str] = {}
+    begin = 0
+    for split, size in _sizes(len(groups), shares).items():
+        split_of.update(dict.fromkeys(groups[begin : begin + size], split))
+        begin += size
+    parts: dict[str, list[T]] = {split: [] for split in shares}
+    for row in rows:
+        parts[split_of[key(row)]].append(row)
+    return parts
+
+
+def carve_in_order(rows: Sequence[T], shares: Mapping[str, float]) -> dict[str, list[T]]:
+    """Divide rows into splits that follow one another, for running text."""
+    parts: dict[str, list[T]] = {}
+    begin = 0
+    for split, size in _sizes(len(rows), shares).items():
+        parts[split] = list(rows[begin : begin + size])
+        begin += size
+    return parts
+
+
+def sample(count: int, limit: int | None) -> list[int]:
+    """Indices of `limit` of `count` rows, in order; a smaller sample is part of a larger one.
+
+    Rows are chosen by a hash of their index and not from the front, because files are often sorted by label.
+    """
+    if limit is None or limit >= count:
+        return list(range(count))
+    if limit < 1:
+        raise DataError(f"limit `{limit}` leaves no rows; give a number of at least 1")
+    return sorted(sorted(range(count), key=lambda index: hashlib.sha256(str(index).encode()).digest())[:limit])
+
+
+def _sizes(count: int, shares: Mapping[str, float]) -> dict[str, int]:
+    """How many of `count` groups each split gets: its share, at least one, the first split the rest."""
+    first, *others = shares
+    sizes = {split: max(1, round(shares[split] * count)) for split in others}
+    rest = count - sum(sizes.values())
+    if rest < 1:
+        raise DataError(
+            f"{count} different rows are too few to cut {', '.join(shares)} from; give a file for each split"
+        )
+    return {first: rest, **sizes}

@@ -1,0 +1,145 @@
+"""A task by name, and loading its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from slimformer.errors import DataError
+from slimformer.tasks.data import TaskData
+from slimformer.tasks.kinds import kind_of
+from slimformer.tasks.kinds.kind import IncompleteRowError
+from slimformer.tasks.labels import collect
+from slimformer.tasks.preset import Preset, preset_of
+from slimformer.tasks.sources import read_splits
+from slimformer.tasks.splits import Split, sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from slimformer.tasks.columns import Columns
+    from slimformer.tasks.kinds.kind import Kind
+    from slimformer.tasks.sources import SplitRows
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: what the model has to do, where its data lies and how it is measured."""
+
+    preset: Preset
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.preset.name
+
+    def load(
+        self,
+        source: str | Path | None = None,
+        splits: Sequence[str] = ("train", "dev"),
+        *,
+        text_column: str | Sequence[str] | None = None,
+        label_column: str | None = None,
+        limit: int | None = None,
+        labels: Sequence[str] | None = None,
+        language: str | None = None,
+        objective: Literal["causal", "masked"] | None = None,
+    ) -> TaskData:
+        """Read and check the splits asked for; whatever is wrong with the data is an error here.
+
+        Args:
+            source: A folder, a file or a Hub name (`owner/name:config`); None for the preset's place on the Hub.
+            splits: Some of train, dev, test; no other is read.
+            text_column: The column with the text; two, joined with a comma or in a sequence, for pairs.
+            label_column: The column with the label; for CoNLL files the number of the tag's column, from 0.
+            limit: Keep only so many rows of each split, chosen by a hash of their number.
+            labels: The label list of a trained model; a label that is not on it is an error.
+            language: Which language of a multilingual data set; several are joined with commas.
+            objective: For language modelling: predict the next token, or tokens under a mask.
+        """
+        kind = kind_of(self.preset.kind, self._settings(objective))
+        options, label_column = _conll_options(self.preset, label_column)
+
+        def group(found: SplitRows) -> Sequence[str]:
+            return kind.group(kind.columns(found, text_column, label_column))
+
+        found = read_splits(self.preset, source, splits, language=language, options=options, group=group)
+        notes = list(dict.fromkeys(note for rows in found.values() for note in rows.notes))
+        parsed = {}
+        for split, rows in found.items():
+            columns = kind.columns(rows, text_column, label_column)
+            parsed[split], dropped = _parse(kind, rows, columns, labels)
+            if dropped:
+                notes.append(f"{split}: {dropped} rows of `{rows.file}` left out because they are incomplete")
+        names = None
+        if kind.labelled:
+            shared = any(rows.carved for rows in found.values())
+            names = collect(parsed, kind.labels_of, labels or self.preset.labels, shared=shared)
+            parsed = {split: _with_ids(kind, each, names) for split, each in parsed.items()}
+        limited = {split: _limited(each, limit, in_order=kind.in_order) for split, each in parsed.items()}
+        return TaskData(self.preset, kind, limited, names, notes)
+
+    def _settings(self, objective: str | None) -> Mapping[str, Any]:
+        if objective is None:
+            return self.preset.settings
+        if self.preset.kind != "language-modelling":
+            raise DataError(f"task `{self.name}` has no objective, but `{objective}` was given; leave it out")
+        if objective not in ("causal", "masked"):
+            raise DataError(f"objective `{objective}` is not known; give causal or masked")
+        return {**self.preset.settings, "objective": objective}
+
+
+def get_task(name: str) -> Task:
+    """The task of that name: a preset such as `sst2`, or a generic one such as `classification`."""
+    return Task(preset_of(name))
+
+
+def _conll_options(preset: Preset, label_column: str | None) -> tuple[dict[str, Any], str | None]:
+    """For somebody's own CoNLL files, a number names the tag's column and a word a column of CoNLL-U."""
+    from slimformer.tasks.readers.conll import CONLLU_COLUMNS
+
+    if preset.kind != "tagging" or not preset.generic or label_column is None:
+        return {}, label_column
+    if label_column.lstrip("-").isdecimal():
+        return {"tag": int(label_column)}, None
+    if label_column.lower() in CONLLU_COLUMNS:
+        return {"column": label_column.lower()}, None
+    return {}, label_column
+
+
+def _parse(kind: Kind, rows: SplitRows, columns: Columns, labels: Sequence[str] | None) -> tuple[Split, int]:
+    """The examples of a split, with labels as text, and how many rows were left out."""
+    rename = _renaming(rows.layout.label_names if rows.layout else {}, labels)
+    tolerant = rows.layout is not None and rows.layout.drop_incomplete
+    examples, origins, dropped = [], [], 0
+    for row in rows.rows:
+        try:
+            made = kind.parse(row, columns, rename)
+        except IncompleteRowError:
+            if not tolerant:
+                raise
+            dropped += 1
+            continue
+        examples += made
+        origins += [(row.file, row.line)] * len(made)
+    if not examples:
+        raise DataError(f"`{rows.file}` has no row that can be used; check its columns")
+    return Split(examples, origins), dropped
+
+
+def _renaming(names: Mapping[str, str], labels: Sequence[str] | None) -> Callable[[str], str]:
+    """What the task calls a label of the file; a list of labels in the file's own spelling is left alone."""
+    if labels is not None and not set(names.values()) & set(labels):
+        return lambda label: label
+    return lambda label: names.get(label, label)
+
+
+def _with_ids(kind: Kind, split: Split, labels: Sequence[str]) -> Split:
+    ids = {label: index for index, label in enumerate(labels)}
+    return Split([kind.with_ids(example, ids) for example in split], split.origins)
+
+
+def _limited(split: Split, limit: int | None, *, in_order: bool) -> Split:
+    kept = list(range(len(split)))[:limit] if in_order and (limit is None or limit > 0) else sample(len(split), limit)
+    return Split([split.examples[index] for index in kept], [split.origins[index] for index in kept])

@@ -1,0 +1,216 @@
+"""One training run, from a model and features to trained weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import TrainingError
+from slimformer.train import checkpoints
+from slimformer.train.checkpoints import sync
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from torch import nn
+
+    from slimformer.train.objective import Objective
+    from slimformer.train.options import TrainingOptions
+
+SETTINGS = "settings.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run did: its log entries, the steps taken, and which step's weights were kept."""
+
+    log: list[dict[str, float]]
+    steps: int
+    kept_step: int
+    seconds: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def train(
+    model: nn.Module,
+    options: TrainingOptions,
+    features: Sequence[Mapping[str, Any]],
+    collate: Callable[[Any], Any],
+    folder: Path,
+    *,
+    objective: Objective | None = None,
+    evaluation: Callable[[nn.Module], dict[str, float]] | None = None,
+    primary: str | None = None,
+    greater_is_better: bool = True,
+    lengths: list[int] | None = None,
+    quiet: bool = False,
+) -> Trained:
+    """Train a model in place, going on from the newest checkpoint in `folder` if there is one.
+
+    The model must come in the same state at every start; whatever was trained lies in the checkpoint.
+
+    Args:
+        model: The model, views attached.
+        options: How to train.
+        features: Training examples.
+        collate: Makes a batch of some of them.
+        folder: Where checkpoints go; the caller removes it when the result is safe.
+        objective: What to minimise; None for the loss the model itself returns.
+        evaluation: Returns metrics of the model on dev; called during training.
+        primary: The metric that decides which weights are kept; None keeps the last ones.
+        greater_is_better: Whether more of it is better.
+        lengths: Lengths of the examples, for `group_by_length`.
+        quiet: Whether to say nothing while training.
+    """
+    import torch
+    from transformers import set_seed
+    from transformers.utils import logging as transformers_logging
+
+    from slimformer.train.progress import ProgressBar, ProgressLines
+    from slimformer.train.trainer import SlimTrainer
+
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    transformers_logging.set_verbosity_error()
+    arguments = _arguments(options, folder, len(features), evaluation is not None)
+    set_seed(options.seed)
+    callbacks: list[Any] = [] if quiet else [ProgressBar() if sys.stderr.isatty() else ProgressLines()]
+    if options.tensorboard is not None:
+        callbacks.append(_tensorboard(options.tensorboard))
+    trainer = SlimTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=features,
+        eval_dataset=features,  # never read: the loop only wants to know that there is something to evaluate on
+        data_collator=collate,
+        objective=objective,
+        evaluation=evaluation,
+        primary=primary if options.best else None,
+        greater_is_better=greater_is_better,
+        lengths=lengths if options.group_by_length else None,
+        callbacks=callbacks,
+    )
+    _remove_printers(trainer)
+    start = time.monotonic()
+    checkpoint = checkpoints.latest(folder)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        for callback in callbacks:
+            if isinstance(callback, ProgressBar):
+                callback.close()
+    noted = trainer.load_best()
+    steps = trainer.state.global_step
+    return Trained(
+        log=list(trainer.state.log_history),
+        steps=steps,
+        kept_step=int(noted.get("step", steps)),
+        seconds=time.monotonic() - start,
+    )
+
+
+def check_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Refuse, before any work, a folder that holds another run or one that nobody asked to go on with."""
+    path = folder / SETTINGS
+    if not path.exists():
+        return
+    if not resume:
+        raise TrainingError(f"an unfinished run lies in `{folder}`; add `--resume` to go on with it, or remove it")
+    stored = json.loads(path.read_text())
+    current = json.loads(json.dumps(settings))
+    for name in sorted(stored.keys() | current.keys()):
+        if stored.get(name) != current.get(name):
+            raise TrainingError(
+                f"the run in `{folder}` had `{name}` = `{stored.get(name)}`, not `{current.get(name)}`; "
+                "resume with the same settings, or remove the folder to start anew"
+            )
+
+
+def prepare_folder(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Make the folder of a run and note its settings in it."""
+    path = folder / SETTINGS
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".tmp")
+        draft.write_text(json.dumps(settings, indent=1, sort_keys=True))
+        sync(draft)
+        draft.rename(path)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what a finished run left behind."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _arguments(options: TrainingOptions, folder: Path, examples: int, evaluates: bool) -> Any:
+    import torch
+    from transformers import TrainingArguments
+
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    parts = world * options.accumulation
+    if options.batch_size % parts:
+        raise TrainingError(
+            f"`batch_size` {options.batch_size} cannot be split over {world} processes x {options.accumulation} "
+            f"accumulation steps; give a multiple of {parts}"
+        )
+    steps_per_epoch = math.ceil(examples / options.batch_size)
+    total = options.max_steps or max(1, math.ceil(options.epochs * steps_per_epoch))
+    schedule = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
+    if evaluates:
+        evaluating = (
+            {"eval_strategy": "steps", "eval_steps": options.eval_every}
+            if options.eval_every is not None
+            else {"eval_strategy": "epoch"}
+        )
+    else:
+        evaluating = {"eval_strategy": "no"}
+    return TrainingArguments(
+        output_dir=str(folder),
+        max_steps=total,
+        per_device_train_batch_size=options.batch_size // parts,
+        gradient_accumulation_steps=options.accumulation,
+        learning_rate=options.lr,
+        lr_scheduler_type=schedule[options.schedule],
+        warmup_steps=int(options.warmup * total),
+        weight_decay=options.weight_decay,
+        adam_beta1=options.beta1,
+        adam_beta2=options.beta2,
+        max_grad_norm=options.clip,
+        seed=options.seed,
+        bf16=options.bf16,
+        use_cpu=not torch.accelerator.is_available(),
+        gradient_checkpointing=options.gradient_checkpointing,
+        save_strategy="steps",
+        save_steps=options.save_every,
+        logging_steps=options.log_every,
+        logging_nan_inf_filter=False,
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[],
+        dataloader_pin_memory=False,
+        ddp_find_unused_parameters=False,
+        **evaluating,
+    )
+
+
+def _tensorboard(folder: str) -> Any:
+    from transformers.integrations.integration_utils import TensorBoardCallback
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise TrainingError("`--tensorboard` needs the package `tensorboard`; run: pip install tensorboard") from error
+    return TensorBoardCallback(SummaryWriter(folder))
+
+
+def _remove_printers(trainer: Any) -> None:
+    from transformers.trainer_callback import PrinterCallback
+
+    trainer.remove_callback(PrinterCallback)

@@ -1,0 +1,176 @@
+"""A thin layer on `transformers.Trainer`: our objective, our order of examples, checkpoints that survive a kill."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from transformers import Trainer
+
+from slimformer.errors import TrainingError
+from slimformer.train import checkpoints
+from slimformer.train.sampling import EpochSampler
+from slimformer.train.weights import read_metadata, read_weights, write_weights
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
+
+    from slimformer.train.objective import Objective
+
+WEIGHTS = "weights.safetensors"
+BEST = "best.safetensors"
+
+
+class SlimTrainer(Trainer):
+    """The loop of Transformers with what slimformer needs done differently.
+
+    Args:
+        objective: What to minimise; None for the loss the model itself returns.
+        evaluation: Returns metrics of the model as it is now; None for no evaluation.
+        primary: The metric that decides which weights are best; None to keep the last ones.
+        greater_is_better: Whether more of it is better.
+        lengths: Lengths of the examples, to group them by.
+        arguments: Whatever `transformers.Trainer` takes.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: Objective | None = None,
+        evaluation: Callable[[nn.Module], dict[str, float]] | None = None,
+        primary: str | None = None,
+        greater_is_better: bool = True,
+        lengths: list[int] | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        self.objective: Objective | None = objective
+        self.evaluation = evaluation
+        self.primary = primary
+        self.sign = 1 if greater_is_better else -1
+        self.lengths = lengths
+        self.parts: dict[str, Tensor] = {}
+        # The loop would hand the model the number of items and trust it to divide by that; heads that keep
+        # their own mean (BERT's among them) do not, and accumulation would change the loss. We weigh instead.
+        self.model_accepts_loss_kwargs = False
+        self.loss_is_scaled_for_ga = True
+
+    @property
+    def folder(self) -> Path:
+        """Where checkpoints and the best weights of this run lie until it is done."""
+        return Path(str(self.args.output_dir))
+
+    @property
+    def trained(self) -> nn.Module:
+        """The model without the wrappers of distributed training."""
+        return cast("nn.Module", self.model)
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Ask the objective, and refuse a loss that is no number.
+
+        A loss is a mean over the items of its part of the batch. Weighed by their share, the parts of all
+        accumulation steps and processes add up to the mean over the whole batch.
+        """
+        share = 1.0
+        if num_items_in_batch is not None:
+            share = float(self._items(inputs) * self.args.world_size / num_items_in_batch)
+        if self.objective is None:
+            loss = share * cast("Tensor", super().compute_loss(model, inputs))
+        else:
+            computed = self.objective(model, inputs)
+            loss = share * computed.total
+            for name, part in computed.parts.items():
+                self.parts[name] = self.parts.get(name, part.new_zeros(())) + share * part.detach()
+        if not math.isfinite(value := float(loss.detach())):
+            raise TrainingError(
+                f"the loss became {value} at step {self.state.global_step + 1} with learning rate "
+                f"{self._get_learning_rate():.3g}; lower `--lr`, clip gradients with `--clip`, or check the data"
+            )
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log, with the terms of the loss as means since the last entry."""
+        if "loss" in logs and self.parts:
+            steps = max(1, self.state.global_step - getattr(self, "_parts_logged", self._initial_global_step))
+            logs = {**logs, **{name: float(total) / steps for name, total in self.parts.items()}}
+            self.parts, self._parts_logged = {}, self.state.global_step
+        super().log(logs, start_time)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Measure on dev and keep the weights if they are the best so far."""
+        assert self.evaluation is not None
+        measured = self.evaluation(self.trained)
+        metrics = {f"eval_{name}": value for name, value in measured.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.primary is not None and self.args.should_save:
+            self._keep_if_best(measured)
+        return metrics
+
+    def load_best(self) -> dict[str, str]:
+        """Put the best weights back into the model; return what was noted with them."""
+        path = self.folder / BEST
+        self.accelerator.wait_for_everyone()
+        if not path.exists():
+            return {}
+        read_weights(self.trained, path)
+        return read_metadata(path)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """Fetch the parts of one batch, and count its items over all processes."""
+        parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if not parts:
+            return parts, None
+        items = torch.tensor(sum(self._items(part) for part in parts), device=device)
+        if self.args.world_size > 1:
+            items = cast("Tensor", self.accelerator.gather(items)).sum()
+        return parts, items
+
+    def _items(self, inputs: dict[str, Any]) -> int:
+        """What the loss of a batch is a mean over: labelled tokens where each token has a label, else examples."""
+        labels = inputs.get("labels")
+        if self.objective is not None or labels is None or labels.dim() < 2:
+            return len(next(iter(inputs.values())))
+        shown = labels[:, 1:] if self._loss_shifts_labels else labels
+        return max(1, int((shown != -100).sum()))
+
+    def _keep_if_best(self, measured: dict[str, float]) -> None:
+        score = self.sign * measured[self.primary or ""]
+        path = self.folder / BEST
+        step = self.state.global_step
+        if path.exists():
+            noted = read_metadata(path)
+            # After a kill the file may be ahead of the checkpoint the run went on from; it comes again then.
+            if int(noted["step"]) < step and float(noted["score"]) >= score:
+                return
+        write_weights(self.trained, path, {"step": str(step), "score": repr(score)})
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
+        data: Any = self.train_dataset if train_dataset is None else train_dataset
+        if not hasattr(data, "__len__"):
+            return None
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return EpochSampler(len(data), self.args.seed, self.lengths, batch, getattr(data, "set_epoch", None))
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = Path(output_dir or self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_weights(self.trained, folder / WEIGHTS)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            checkpoint = self.folder / f"{checkpoints.PREFIX}{self.state.global_step}"
+            checkpoints.seal(checkpoint)
+            checkpoints.prune(self.folder, keep=checkpoint)
+        self.accelerator.wait_for_everyone()
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        read_weights(self.trained if model is None else model, Path(resume_from_checkpoint) / WEIGHTS)

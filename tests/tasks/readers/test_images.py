@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from slimformer.errors import DataError
+from slimformer.tasks.readers.images import ImageFile, read_image_folder, split_folders
+
+
+def picture(kind, size=(8, 6)):
+    pixels = np.random.default_rng(0).integers(0, 255, (*size[::-1], 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def test_a_folder_and_a_zip_give_the_same(write, tmp_path):
+    names = ["train/cat/1.jpg", "train/dog/2.png", "test/cat/3.JPG"]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        for name in names:
+            content = picture("PNG" if name.endswith("png") else "JPEG")
+            write(name, content)
+            packed.writestr(f"deep/{name}", content)
+    write("train/cat/notes.txt", "no image")
+    for root, split in ((tmp_path, "train"), (tmp_path / "a.zip", "deep/train")):
+        rows = read_image_folder(root, split).rows
+        assert [row.values["label"] for row in rows] == ["cat", "dog"]
+        assert [row.values["image"].key for row in rows] == ["train/cat/1.jpg", "train/dog/2.png"]
+        image = pickle.loads(pickle.dumps(rows[0].values["image"])).open()
+        assert image.size == (8, 6)
+    assert split_folders(tmp_path) == ["test", "train"]
+    assert split_folders(tmp_path / "a.zip") == ["deep/test", "deep/train"]
+
+
+def test_broken_images_are_named(write, tmp_path):
+    write("train/cat/1.png", b"not an image")
+    with pytest.raises(DataError, match=r"train/cat/1.png` is not an image that can be read: no known image format"):
+        read_image_folder(tmp_path, "train")
+    write("train/cat/1.png", picture("JPEG", (64, 64))[:-200])
+    with pytest.raises(DataError, match=r"1.png` is not an image that can be read: image file is truncated"):
+        read_image_folder(tmp_path, "train")
+    write("train/cat/1.png", picture("PNG", (64, 64))[:-200])
+    with pytest.raises(DataError, match=r"1.png` is not an image"):
+        read_image_folder(tmp_path, "train")
+
+
+def test_bytes_after_the_end_of_a_jpeg_do_no_harm(write):
+    ImageFile(str(write("a.jpg", picture("JPEG") + b"trailing"))).check()
+
+
+def test_folders_without_images_and_broken_zips(write, tmp_path):
+    (tmp_path / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(DataError, match="train` holds no rows"):
+        read_image_folder(tmp_path, "train")
+    with pytest.raises(DataError, match=r"b.zip` is not a zip file that can be read"):
+        read_image_folder(write("b.zip", "no"), "train")

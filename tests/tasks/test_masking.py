@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+
+from slimformer.tasks.features import Features
+from slimformer.tasks.masking import TokenMasking
+
+MASKING = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=7)
+BLOCK = {"input_ids": np.array([2, *range(100, 298), 3], np.int32), "attention_mask": np.ones(200, np.int32)}
+
+
+def test_masks_depend_on_seed_epoch_and_index_and_on_nothing_else():
+    features = Features([BLOCK, BLOCK], transform=MASKING)
+    first = features[0]
+    features[1]
+    assert (features[0]["input_ids"] == first["input_ids"]).all()
+    assert (features[1]["input_ids"] != first["input_ids"]).any()
+    features.set_epoch(1)
+    assert (features[0]["input_ids"] != first["input_ids"]).any()
+    features.set_epoch(0)
+    assert (features[-2]["labels"] == first["labels"]).all()
+    other = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=8)
+    assert (other(BLOCK, 0, 0)["input_ids"] != first["input_ids"]).any()
+
+
+def test_shares_are_those_of_bert():
+    chosen = masked = kept = special = 0
+    for index in range(400):
+        item = MASKING(BLOCK, index, 0)
+        picked = item["labels"] != -100
+        assert (item["labels"][picked] == BLOCK["input_ids"][picked]).all()
+        assert (item["input_ids"][~picked] == BLOCK["input_ids"][~picked]).all()
+        chosen += picked.sum()
+        masked += (item["input_ids"][picked] == 4).sum()
+        kept += (item["input_ids"][picked] == BLOCK["input_ids"][picked]).sum()
+        special += picked[[0, -1]].sum()
+    assert special == 0
+    assert abs(chosen / (400 * 198) - 0.15) < 0.01
+    assert abs(masked / chosen - 0.8) < 0.02
+    assert abs(kept / chosen - 0.1) < 0.02
+
+
+def test_at_least_one_token_is_predicted():
+    short = {"input_ids": np.array([2, 50, 51, 3], np.int32)}
+    assert all((MASKING(short, index, 0)["labels"] != -100).any() for index in range(50))
+    nothing = {"input_ids": np.array([2, 3], np.int32)}
+    assert (MASKING(nothing, 0, 0)["labels"] == -100).all()

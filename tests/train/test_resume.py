@@ -1,0 +1,136 @@
+"""Runs that are really killed, at several points, end with the very weights of an undisturbed run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import corpus
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 14  # more than two epochs of 96 examples in batches of 16
+FLAGS = [
+    "finetune", "--task", "classification", "--max-steps", str(STEPS), "--batch-size", "16", "--lr", "1e-3",
+    "--save-every", "3", "--eval-every", "4", "--log-every", "1", "--threads", "1", "--json",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    corpus.model_folder(folder / "base")
+    corpus.data_folder(folder / "data")
+    return folder
+
+
+def command(place: Path, out: Path, *more: str) -> list[str]:
+    flags = [*FLAGS, "--model", str(place / "base"), "--data", str(place / "data"), "--out", str(out), *more]
+    return [sys.executable, "-c", "from slimformer.cli import main; main()", *flags]
+
+
+def finish(place: Path, out: Path, *more: str) -> dict:
+    done = subprocess.run(command(place, out, *more), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def digest(out: Path) -> str:
+    return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(place) -> tuple[str, dict]:
+    out = place / "undisturbed"
+    summary = finish(place, out)
+    assert not out.with_name("undisturbed.training").exists()
+    return digest(out), summary
+
+
+def kill_when(place: Path, out: Path, condition, *more: str) -> bool:
+    """Start a run and kill it the moment `condition` holds; False if the run was over before."""
+    process = subprocess.Popen(
+        command(place, out, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while process.poll() is None:
+            if condition():
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+                return True
+            time.sleep(0.0005)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    return False
+
+
+def test_two_runs_give_the_same_bytes(place, undisturbed):
+    finish(place, place / "again")
+    assert digest(place / "again") == undisturbed[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("between", lambda run: (run / "checkpoint-6" / "sealed.json").exists()),
+        ("writing", lambda run: (run / "checkpoint-6").exists()),
+        ("unsealed", lambda run: (run / "checkpoint-9" / "optimizer.pt").exists()),
+        ("early", lambda run: (run / "settings.json").exists()),
+        ("best", lambda run: (run / "best.tmp").exists() or (run / "best.safetensors").exists()),
+    ],
+)
+def test_killed_and_resumed_ends_with_the_same_bytes(place, undisturbed, name, seen):
+    out = place / name
+    run = out.with_name(f"{name}.training")
+    assert kill_when(place, out, lambda: seen(run))
+    assert not out.exists()
+    summary = finish(place, out, "--resume")
+    assert digest(out) == undisturbed[0]
+    assert summary["metrics"] == undisturbed[1]["metrics"]
+    assert not run.exists()
+
+
+def test_killed_again_and_again(place, undisturbed):
+    """Each start is killed after its next checkpoint, one of them while the result itself is being written."""
+    out = place / "often"
+    run = out.with_name("often.training")
+    killed = 0
+    for step in (3, 9, STEPS):
+        killed += kill_when(
+            place, out, lambda step=step: (run / f"checkpoint-{step}" / "sealed.json").exists(), "--resume"
+        )
+    staged = lambda: any(path.name.startswith(".often") for path in place.iterdir())  # noqa: E731
+    killed += kill_when(place, out, staged, "--resume")
+    assert killed >= 3
+    finish(place, out, "--resume")
+    assert digest(out) == undisturbed[0]
+    assert [path.name for path in place.iterdir() if "often" in path.name] == ["often"]
+
+
+def test_a_finished_run_resumes_to_its_own_result(place, undisturbed):
+    summary = finish(place, place / "undisturbed", "--resume")
+    assert summary["metrics"] == undisturbed[1]["metrics"]
+    assert digest(place / "undisturbed") == undisturbed[0]
+
+
+def test_other_settings_and_forgotten_resume_are_refused(place):
+    out = place / "changed"
+    run = out.with_name("changed.training")
+    assert kill_when(place, out, lambda: (run / "settings.json").exists())
+    refused = subprocess.run(command(place, out), capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "add `--resume` to go on with it" in refused.stderr
+    refused = subprocess.run(command(place, out, "--resume", "--seed", "7"), capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "had `seed` = `0`, not `7`" in refused.stderr
