@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, checkpoint, errors, taps, tasks, views
+    from slimformer import anatomy, artifact, checkpoint, errors, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
     from slimformer.methods.finetune import finetune
@@ -28,6 +28,7 @@ __all__ = [
     "errors",
     "finetune",
     "load",
+    "objectives",
     "run_until",
     "save",
     "taps",
@@ -36,7 +37,7 @@ __all__ = [
     "views",
 ]
 
-_SUBMODULES = frozenset({"anatomy", "artifact", "checkpoint", "errors", "taps", "tasks", "views"})
+_SUBMODULES = frozenset({"anatomy", "artifact", "checkpoint", "errors", "objectives", "taps", "tasks", "views"})
 _NAMES = {
     "Anatomy": "slimformer.anatomy",
     "Taps": "slimformer.taps",

@@ -50,3 +50,7 @@ class ConfigError(SlimformerError):
 
 class TrainingError(SlimformerError):
     """A run cannot start, go on or be resumed."""
+
+
+class ObjectiveError(SlimformerError):
+    """A loss cannot be computed from these tensors or settings."""
