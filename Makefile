@@ -10,7 +10,7 @@ export HF_HUB_OFFLINE ?= 1
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
-	$(BIN)/slimformer inspect minilm
+	$(BIN)/slimformer demo
 
 test: lint types layers docs unit bench-tiny
 

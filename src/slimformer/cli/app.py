@@ -13,6 +13,7 @@ from slimformer.errors import ConfigError, SlimformerError
 
 #: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
 COMMANDS = {
+    "demo": ("slimformer.cli.demo:demo", "Train and measure a real model in a few minutes, offline, with a report."),
     "finetune": ("slimformer.cli.finetune:finetune_model", "Fine-tune a model on a task."),
     "evaluate": ("slimformer.cli.evaluate:evaluate_model", "Measure an artifact on a task."),
     "bench": ("slimformer.cli.bench:bench_models", "Measure size, memory, latency and throughput of models."),
@@ -61,7 +62,7 @@ def _plain(error: CycloptsError) -> Exception:
     from slimformer.config import Config, explain
 
     cause = error.__cause__ or error.__context__
-    return ConfigError(explain(cause, Config)) if isinstance(cause, ValidationError) else error
+    return ConfigError(explain(cause, Config, flags=True)) if isinstance(cause, ValidationError) else error
 
 
 def _fail(error: Exception, code: int, debug: bool, hint: str = "") -> NoReturn:

@@ -1,0 +1,79 @@
+"""One page that needs nothing but itself: no scripts, no fonts, no pictures from elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first column is text, the others are numbers.
+
+    Args:
+        title: What it shows.
+        columns: Heads of the columns.
+        rows: Cells as text, row by row.
+        note: What a reader should know to read it right.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    kind: str = field(default="table", init=False)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A plot, as the SVG text that `slimformer.report.plots` returns."""
+
+    title: str
+    svg: str
+    caption: str = ""
+    kind: str = field(default="figure", init=False)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values: settings, versions, the machine."""
+
+    title: str
+    values: Mapping[str, str]
+    kind: str = field(default="facts", init=False)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report: a title, a sentence or two, and blocks one below the other."""
+
+    title: str
+    lead: str
+    blocks: Sequence[Table | Figure | Facts]
+
+    def html(self) -> str:
+        """The page as HTML."""
+        from jinja2 import Environment, StrictUndefined
+
+        environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+        template = files("slimformer.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
+        return environment.from_string(template).render(page=self)
+
+
+def write_page(page: Page, path: str | Path) -> Path:
+    """Write a page, whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(page.html(), encoding="utf-8")
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target

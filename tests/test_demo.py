@@ -1,0 +1,38 @@
+"""The demo, cut to two steps: the whole path on the real model and the real reviews."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from slimformer.artifact import verify
+from slimformer.demo import DEV_BELOW, run_demo, write_reviews
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
+    counts = write_reviews(tmp_path)
+    assert counts == {"train": 7716, "dev": 814}
+    train, dev = lines(tmp_path / "train.jsonl"), lines(tmp_path / "dev.jsonl")
+    assert (len(train), len(dev)) == (7716, 814)
+    assert not {row["text"] for row in train} & {row["text"] for row in dev}
+    assert {row["label"] for row in dev} == {"positive", "negative"}
+    assert len(dev) / 8530 == pytest.approx(DEV_BELOW / 256, abs=0.02)
+
+
+def test_rows_report_and_artifacts(tmp_path):
+    for _ in range(2):  # a second demo replaces the first
+        rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
+    assert [row.name for row in rows] == ["MiniLM, fine-tuned"]
+    assert rows[0].parameters == 22_713_986
+    assert rows[0].bytes == (tmp_path / "demo" / "finetuned" / "model.safetensors").stat().st_size
+    assert 0 <= rows[0].accuracy <= 1
+    page = report.read_text(encoding="utf-8")
+    assert "MiniLM, fine-tuned" in page
+    assert "<svg" in page
+    verify(tmp_path / "demo" / "finetuned")
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["data", "finetuned", "report.html"]
