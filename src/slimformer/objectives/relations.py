@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ObjectiveError
+from slimformer.objectives.visibility import hidden_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,11 +92,11 @@ class _Relations(torch.autograd.Function):
         *student: Tensor,
     ) -> tuple[Tensor, Tensor]:
         precision = torch.promote_types(student[0].dtype, torch.float32)
-        theirs = {name: _heads(value.to(precision), heads) for name, value in zip(names, teacher, strict=True)}
-        ours = {name: _heads(value.to(precision), heads) for name, value in zip(names, student, strict=True)}
+        theirs = {name: _heads(value.to(precision), heads, mask) for name, value in zip(names, teacher, strict=True)}
+        ours = {name: _heads(value.to(precision), heads, mask) for name, value in zip(names, student, strict=True)}
         wants = any(ctx.needs_input_grad[7:])
         gradients = {name: torch.zeros_like(value) if wants else None for name, value in ours.items()}
-        hidden = _hidden(mask, causal)
+        hidden = hidden_keys(mask, causal)
         # 1/(A_r·|x|) for each row, mean over the sentences; rows of padding weigh nothing.
         rows = mask.to(precision) / (mask.sum(-1, keepdim=True).clamp(min=1) * heads * len(mask))
         rows = rows[:, None, :, None]  # [batch, 1, query, 1]
@@ -127,9 +128,9 @@ class _Relations(torch.autograd.Function):
         return (None,) * 7 + tuple(gradient * each for each in ctx.saved_tensors)
 
 
-def _heads(value: Tensor, heads: int) -> Tensor:
-    """[batch, length, width] → [batch, relation heads, length, width of a head]."""
-    split: Tensor = value.unflatten(-1, (heads, -1))
+def _heads(value: Tensor, heads: int, mask: Tensor) -> Tensor:
+    """[batch, length, width] → [batch, relation heads, length, width of a head]; whatever padding holds becomes 0."""
+    split: Tensor = value.masked_fill(~mask[..., None], 0).unflatten(-1, (heads, -1))
     return split.transpose(1, 2)
 
 
@@ -141,22 +142,6 @@ def _merge(value: Tensor | None) -> Tensor:
 def _add(total: Tensor | None, chunk: slice, value: Tensor) -> None:
     assert total is not None
     total[:, chunk] += value
-
-
-def _hidden(mask: Tensor, causal: bool) -> Tensor:
-    """Which columns a row does not see: [batch, 1, 1 or query, key].
-
-    A row that sees nothing would be 0/0: padding sees itself, an empty sentence all of itself; their weight of 0
-    keeps them out of the loss.
-    """
-    hidden = ~mask[:, None, None, :] & mask.any(-1)[:, None, None, None]
-    if causal:
-        length = mask.shape[1]
-        later = torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
-        hidden = hidden | later
-        itself = torch.eye(length, dtype=torch.bool, device=mask.device)
-        hidden = hidden & ~itself
-    return hidden
 
 
 def _log_relation(one: Tensor, other: Tensor, hidden: Tensor) -> Tensor:
