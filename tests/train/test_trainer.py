@@ -279,3 +279,11 @@ def test_grouping_by_length_spares_padding_and_keeps_every_example():
     other = EpochSampler(500, 0, lengths, batch=8)
     other.set_epoch(1)
     assert list(other) != grouped
+
+
+def test_tensorboard_gets_the_losses(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained = run(still(), tmp_path / "run", tensorboard=str(tmp_path / "events"))
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(trained), rel=1e-5)

@@ -23,13 +23,15 @@ BERT = Family(
     pooler="pooler.dense",
     head_counts=("num_attention_heads",),
     head_totals=("all_head_size",),
+    factorised="electra",
 )
-ROBERTA = replace(BERT, name="roberta")
-XLM_ROBERTA = replace(BERT, name="xlm-roberta")
+ROBERTA = replace(BERT, name="roberta", factorised=None)
+XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta")
 ELECTRA = replace(BERT, name="electra", embeddings=("embeddings", "embeddings_project"), pooler=None)
 DEBERTA_V2 = replace(
     BERT,
     name="deberta-v2",
+    factorised=None,
     query="attention.self.query_proj",
     key="attention.self.key_proj",
     value="attention.self.value_proj",
@@ -39,6 +41,7 @@ DEBERTA_V2 = replace(
 MPNET = replace(
     BERT,
     name="mpnet",
+    factorised=None,
     attention="attention.attn",
     query="attention.attn.q",
     key="attention.attn.k",
@@ -63,6 +66,7 @@ DISTILBERT = Family(
     head_width="attention_head_size",
     word_embedding="embeddings.word_embeddings",
     head_counts=("n_heads",),
+    ffn_size="hidden_dim",
 )
 MODERNBERT = Family(
     name="modernbert",
@@ -127,6 +131,7 @@ GPT2 = Family(
     causal=True,
     head_counts=("num_heads",),
     head_totals=("split_size",),
+    ffn_size="n_inner",
 )
 GPT_NEOX = Family(
     name="gpt_neox",

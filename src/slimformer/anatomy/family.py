@@ -63,6 +63,8 @@ class Family:
         head_totals: Attributes of the attention module that hold heads times head width.
         heads_pinned_by: Why heads cannot be removed from a single block, if so.
         first_block_output: A module that still changes the first block's output, if the model has it.
+        ffn_size: Config attribute that holds the number of feed-forward neurons.
+        factorised: Family of the same blocks whose embeddings may be narrower than the hidden states, if any.
     """
 
     name: str
@@ -93,6 +95,8 @@ class Family:
     head_totals: tuple[str, ...] = ()
     heads_pinned_by: str | None = None
     first_block_output: str | None = None
+    ffn_size: str = "intermediate_size"
+    factorised: str | None = None
 
 
 _families: dict[str, Family] = {}

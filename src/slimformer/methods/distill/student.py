@@ -1,0 +1,179 @@
+"""The student: a plain model of the teacher's family in any shape, and what it starts from.
+
+What is built is a checkpoint like any other; nothing in it knows of slimformer.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from pydantic import Field
+
+from slimformer.anatomy import Anatomy, family_of
+from slimformer.config import Config
+from slimformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from slimformer.anatomy import Block
+
+Start = Literal["random", "truncate", "spaced"]
+
+
+class StudentShape(Config):
+    """How large the student is; what is not given is the teacher's."""
+
+    layers: int | None = Field(None, ge=1, description="Blocks of the student.")
+    hidden: int | None = Field(None, ge=1, description="Width of the student's hidden states.")
+    heads: int | None = Field(None, ge=1, description="Attention heads of the student.")
+    ffn: int | None = Field(None, ge=1, description="Feed-forward neurons; by default in the teacher's proportion.")
+    embedding: int | None = Field(None, ge=1, description="Width of factorised embeddings, less than `--hidden`.")
+    start: Start = Field(
+        "random",
+        description="What the student starts from: random weights, the teacher's bottom blocks, or evenly spaced ones.",
+    )
+
+
+def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:
+    """Build a student of the teacher's family.
+
+    Args:
+        teacher: A base model.
+        shape: How large the student is and what it starts from.
+        seed: Seed of the random weights.
+    """
+    from transformers import AutoModel, set_seed
+
+    config = student_config(teacher.config, shape)
+    set_seed(seed)
+    student: PreTrainedModel = AutoModel.from_config(config)
+    if shape.start != "random":
+        copy_weights(teacher, student, shape.start)
+    return student
+
+
+def student_config(teacher: PretrainedConfig, shape: StudentShape) -> PretrainedConfig:
+    """The student's config: the teacher's, with other sizes."""
+    family = family_of(teacher.model_type)
+    hidden, heads = shape.hidden or teacher.hidden_size, shape.heads or teacher.num_attention_heads
+    if hidden % heads:
+        fitting = ", ".join(str(number) for number in range(1, hidden + 1) if hidden % number == 0)
+        raise ConfigError(f"`heads` is {heads}, which does not divide `hidden` {hidden}; choose from {fitting}")
+    layers = shape.layers or teacher.num_hidden_layers
+    old_ffn = getattr(teacher, family.ffn_size) or 4 * teacher.hidden_size
+    config = _factorised(teacher, shape, hidden) if shape.embedding is not None else copy.deepcopy(teacher)
+    grouped = getattr(teacher, "num_key_value_heads", None)
+    if grouped is not None:
+        config.num_key_value_heads = max(1, heads * grouped // teacher.num_attention_heads)
+    if getattr(teacher, "head_dim", None) is not None:
+        # In some families heads are wider or narrower than an even share of the hidden states; that stays.
+        config.head_dim = teacher.head_dim * hidden * teacher.num_attention_heads // (heads * teacher.hidden_size)
+    if isinstance(getattr(teacher, "layer_types", None), list):
+        config.layer_types = [teacher.layer_types[index % len(teacher.layer_types)] for index in range(layers)]
+    config.hidden_size, config.num_attention_heads, config.num_hidden_layers = hidden, heads, layers
+    setattr(config, family.ffn_size, shape.ffn or max(1, old_ffn * hidden // teacher.hidden_size))
+    config.architectures = None
+    return config
+
+
+def copy_weights(teacher: nn.Module, student: nn.Module, start: Start) -> None:
+    """Fill a student with weights of its teacher: the first rows, columns and heads of the blocks chosen."""
+    old, new = Anatomy.of(teacher), Anatomy.of(student)
+    chosen = source_blocks(len(old.blocks), len(new.blocks), start)
+    for block, index in zip(new.blocks, chosen, strict=True):
+        _copy_block(old.blocks[index], block)
+    paths = {id(parameter) for block in new.blocks for parameter in block.module.parameters()}
+    known = dict(teacher.named_parameters())
+    with torch.no_grad():
+        for name, parameter in student.named_parameters():
+            if id(parameter) not in paths and name in known and known[name].dim() == parameter.dim():
+                _copy_corner(known[name], parameter)
+
+
+def source_blocks(teacher: int, student: int, start: Start) -> list[int]:
+    """Which of the teacher's blocks each of the student's comes from."""
+    if student > teacher:
+        raise ConfigError(
+            f"the student has {student} layers and the teacher {teacher}; "
+            f"`--start {start}` needs at most as many, or start at random"
+        )
+    if start == "truncate":
+        return list(range(student))
+    # Evenly spaced, the last of the student from the last of the teacher.
+    return [round((index + 1) * teacher / student) - 1 for index in range(student)]
+
+
+@torch.no_grad()
+def _copy_block(source: Block, target: Block) -> None:
+    group = target.heads // target.key_value_heads
+    of_queries = _head_rows(source, source.heads, target, target.heads)
+    of_keys = _head_rows(source, source.key_value_heads, target, target.key_value_heads)
+    if group != source.heads // source.key_value_heads:
+        raise ConfigError(
+            f"the student has {group} query heads for each key head and the teacher "
+            f"{source.heads // source.key_value_heads}; keep the proportion, or start at random"
+        )
+    rows = {"query": of_queries, "key": of_keys, "value": of_keys}
+    for role, matrix in target.matrices.items():
+        origin = source.matrices[role]
+        _check_fits(origin.shape, matrix.shape, role)
+        weight = origin.weight
+        if role in rows:
+            weight = weight[rows[role]]
+        if role == "output":
+            weight = weight[:, of_queries]
+        bias = origin.bias
+        if bias is not None and role in rows:
+            bias = bias[rows[role]]
+        height, width = matrix.shape
+        matrix.write(weight[:height, :width], None if bias is None else bias[:height])
+    written = {id(parameter) for matrix in target.matrices.values() for parameter in matrix.module.parameters()}
+    known = dict(source.module.named_parameters())
+    for name, parameter in target.module.named_parameters():
+        if id(parameter) not in written and name in known:  # norms; the first block of ModernBERT lacks one
+            _copy_corner(known[name], parameter)
+
+
+def _head_rows(source: Block, old_heads: int, target: Block, new_heads: int) -> Tensor:
+    """Rows of the teacher's projection that become the student's: the first dimensions of its first heads.
+
+    A student with more or wider heads takes the first rows as they come.
+    """
+    old_width, new_width = source.head_width, target.head_width
+    if new_heads > old_heads or new_width > old_width:
+        return torch.arange(new_heads * new_width)
+    return (torch.arange(new_heads)[:, None] * old_width + torch.arange(new_width)).flatten()
+
+
+def _check_fits(teacher: tuple[int, int], student: tuple[int, int], role: str) -> None:
+    if any(have < want for have, want in zip(teacher, student, strict=True)):
+        raise ConfigError(
+            f"the student's {role} is {list(student)} and the teacher's {list(teacher)}; "
+            "a student larger than its teacher can only start at random"
+        )
+
+
+def _copy_corner(source: Tensor, target: Tensor) -> None:
+    """Copy as much of a tensor as the other has room for; what is beyond it keeps its random start."""
+    corner = tuple(slice(0, min(old, new)) for old, new in zip(source.shape, target.shape, strict=True))
+    target[corner] = source[corner]
+
+
+def _factorised(teacher: PretrainedConfig, shape: StudentShape, hidden: int) -> Any:
+    from transformers import AutoConfig
+
+    assert shape.embedding is not None
+    family = family_of(teacher.model_type)
+    if family.factorised is None:
+        raise ConfigError(f"`{family.name}` has no factorised embeddings; leave `embedding` out")
+    if shape.embedding >= hidden:
+        raise ConfigError(f"`embedding` is {shape.embedding}, not less than `hidden` {hidden}; leave it out")
+    known = AutoConfig.for_model(family.factorised)
+    shared = {
+        name: value for name, value in teacher.to_dict().items() if name in known.to_dict() and name != "model_type"
+    }
+    return AutoConfig.for_model(family.factorised, **{**shared, "embedding_size": shape.embedding})
