@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -13,6 +16,8 @@ import torch
 
 from slimformer import artifact, checkpoint
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.layout import MANIFEST
+from slimformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +60,7 @@ def bench(
 
     Args:
         model: An artifact, a folder, a Hub name or an alias.
-        shapes: Pairs of batch size and length to time.
+        shapes: Pairs of batch size and length to time; the length of a vision model is the number of its patches.
         threads: CPU threads; None for what PyTorch has chosen.
         seconds: Time to spend on each shape, at least ten runs.
         warm_up: Runs before the clock starts.
@@ -68,8 +73,10 @@ def bench(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
+        checkpoint.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
-            loaded = _load(model).to(device or "cpu")
+            loaded = _place(_load(model), device or "cpu")
+            shapes = _possible(loaded, shapes)
             timings = [time_forward(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
             "model": str(model),
@@ -106,15 +113,16 @@ def time_forward(model: nn.Module, batch: int, length: int, seconds: float, warm
 
 
 def random_inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
-    """Inputs of a model: token ids, or pixels for a vision model (whose length is its own)."""
+    """Inputs of a model: token ids, two choices a question for multiple choice, or pixels for a vision model."""
     anatomy = Anatomy.of(model)
-    config: Any = anatomy.config
     device = next(model.parameters()).device
     generator = torch.Generator().manual_seed(0)
     if anatomy.word_embedding is None:
-        size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-        return {"pixel_values": torch.randn(batch, config.num_channels, size, size, generator=generator).to(device)}
+        shape: tuple[int, ...] = (batch, anatomy.config.num_channels, *_sides(anatomy.config.image_size))
+        return {"pixel_values": torch.randn(shape, generator=generator).to(device)}
     shape = (batch, 2, length) if "MultipleChoice" in type(model).__name__ else (batch, length)
+    if getattr(anatomy.config, "pad_token_id", None) is None:
+        anatomy.config.pad_token_id = 0  # decoders with a head insist on one; it is not among the ids below
     ids = torch.randint(5, anatomy.word_embedding.shape[0], shape, generator=generator)
     return {"input_ids": ids.to(device), "attention_mask": torch.ones_like(ids).to(device)}
 
@@ -125,6 +133,7 @@ class PeakMemory:
     growth: int = 0
 
     def __enter__(self) -> PeakMemory:
+        _give_back()
         self._start = resident_bytes()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -147,14 +156,51 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def _give_back() -> None:
+    """Return freed memory to the system, so that what is taken next cannot hide in it."""
+    gc.collect()
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
+        if trim is not None:
+            trim(0)
+
+
 def _load(model: str | Path) -> nn.Module:
-    if (Path(model) / "slimformer.json").is_file():
+    if (Path(model).expanduser() / MANIFEST).is_file():
         return artifact.load(model).model
     import transformers
 
     architecture = (checkpoint.load_config(model).architectures or ["AutoModel"])[0]
     loaded: nn.Module = checkpoint.load_model(model, getattr(transformers, architecture, transformers.AutoModel)).eval()
     return loaded
+
+
+def _place(model: nn.Module, device: str) -> nn.Module:
+    try:
+        return model.to(device)
+    except (AssertionError, RuntimeError) as error:  # PyTorch built without the device asserts
+        raise ConfigError(f"`--device` is `{device}`, which is not to be had here; leave it out for the CPU") from error
+
+
+def _possible(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The shapes a model takes: an image has one length only, and a text at most the model's positions."""
+    anatomy = Anatomy.of(model)
+    config: Any = anatomy.config
+    if anatomy.word_embedding is None:
+        (height, width), (down, across) = _sides(config.image_size), _sides(config.patch_size)
+        return list(dict.fromkeys((batch, (height // down) * (width // across)) for batch, _ in shapes))
+    positions = checkpoint.positions(config)
+    for _, length in shapes:
+        if positions is not None and length > positions:
+            raise ConfigError(
+                f"`--length` is `{length}`, but the model has {positions} positions; give {positions} or less"
+            )
+    return shapes
+
+
+def _sides(size: Any) -> tuple[int, int]:
+    """Height and width of what a config gives as one number or as two."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:

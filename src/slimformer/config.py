@@ -5,7 +5,7 @@ A field's description is written once and serves as help of the command line and
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -26,11 +26,14 @@ class Config(BaseModel):
         """Build from plain values; whatever is wrong becomes a one-line `ConfigError`.
 
         Args:
-            values: Field names, with dashes or underscores, to values.
+            values: Field names, with dashes or underscores, to values; a path counts as text.
             source: Where the values come from, for the error: `run.yaml: `.
         """
+        plain = {
+            key.replace("-", "_"): str(value) if isinstance(value, PurePath) else value for key, value in values.items()
+        }
         try:
-            return cls.model_validate({key.replace("-", "_"): value for key, value in values.items()})
+            return cls.model_validate(plain)
         except ValidationError as error:
             raise ConfigError(source + explain(error, cls)) from error
 
@@ -54,10 +57,12 @@ class Config(BaseModel):
             raise ConfigError(f"{flags} must be given, as a flag or in the config file")
 
 
-def explain(error: ValidationError, config: type[BaseModel]) -> str:
-    """The first thing wrong with some settings, in one line."""
+def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = False) -> str:
+    """The first thing wrong with some settings, in one line; with `flags`, settings are called by their flags."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"])
+    if flags and name:
+        name = f"--{name.replace('_', '-')}"
     if first["type"] == "extra_forbidden":
         return f"there is no setting `{name}`; known: {', '.join(sorted(config.model_fields))}"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
@@ -70,7 +75,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        content = yaml.safe_load(text)
     except FileNotFoundError:
         raise ConfigError(f"no config file at `{path}`; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -81,4 +87,9 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` holds a {type(content).__name__}; write one `setting: value` per line")
+    # The parser keeps the last of several values without a word.
+    names = [str(key.value).replace("-", "_") for key, _ in yaml.compose(text, yaml.SafeLoader).value]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"`{path}`: `{name}` is there twice; keep one of them")
     return {str(key): value for key, value in content.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from slimformer.cli.flags import Json
@@ -23,7 +24,7 @@ def bench_models(
     Args:
         models: Artifacts, folders, Hub names or aliases.
         batch: Batch sizes to time, joined by commas.
-        length: Lengths in tokens, joined by commas; every batch size is timed at every length.
+        length: Lengths in tokens, joined by commas; every batch size is timed at every length. Images have their own.
         threads: CPU threads; by default what PyTorch chooses.
         seconds: Time to spend on each shape.
         device: Where to run, such as `cuda`; by default the CPU.
@@ -34,6 +35,8 @@ def bench_models(
         raise ConfigError("no model given; name at least one artifact, folder, Hub name or alias")
     if threads is not None and threads < 1:
         raise ConfigError(f"`--threads` is `{threads}`; give 1 or more")
+    if not 0 <= seconds < math.inf:
+        raise ConfigError(f"`--seconds` is `{seconds}`; give 0 or more")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
     results = [bench(model, shapes, threads=threads, seconds=seconds, device=device) for model in models]
     if as_json:

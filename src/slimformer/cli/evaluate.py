@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.flags import ConfigFile, Json
+from slimformer.cli.flags import ConfigFile, Json, Quiet
 from slimformer.cli.output import print_json, print_line
 from slimformer.methods.task_options import TaskOptions
 
@@ -19,17 +19,21 @@ def evaluate_model(
     batch_size: int = 32,
     config: ConfigFile = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure an artifact on a task; what is not given is taken from what it was trained for.
 
     Args:
-        artifact: The folder of the artifact.
+        artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task.
         split: Which split: train, dev or test.
         batch_size: Items per forward; changes speed and memory only.
     """
-    from slimformer.methods.task_run import evaluate_artifact
+    from slimformer.methods.task_evaluation import evaluate_on_task
+    from slimformer.methods.task_run import show_notes
 
-    result = evaluate_artifact(artifact, TaskOptions.read(config, options.given()), split, batch_size)
+    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size)
+    if not quiet:
+        show_notes(result["notes"])
     if as_json:
         print_json(result)
     else:

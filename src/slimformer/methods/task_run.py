@@ -1,31 +1,32 @@
 """A run on a task: everything around the training itself that methods on tasks share.
 
 The order matters: settings, the place for the result, data and base are checked before training, and nothing
-half written is left behind. While a run is unfinished its checkpoints lie beside the result, in `OUT.training`.
+half written is left behind.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
+import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, checkpoint
 from slimformer.anatomy import family_of
-from slimformer.errors import TrainingError
 from slimformer.evaluation import evaluate, item_length
+from slimformer.methods.base import check_trainable, fitting_length, load_base, read_base
+from slimformer.methods.place import Place, is_main
 from slimformer.tasks import get_task
-from slimformer.train import check_folder, prepare_folder, remove_folder, train
+from slimformer.train import train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from transformers import PreTrainedModel
 
     from slimformer.methods.task_options import TaskOptions
     from slimformer.tasks import TaskData
+    from slimformer.tasks.features import Features
     from slimformer.train import Objective, Trained, TrainingOptions
 
 
@@ -43,6 +44,7 @@ class TaskResult:
         kept_step: The step whose weights were kept.
         seconds: Time spent training.
         log: Log entries of the run.
+        notes: What was done to data or model that a user should know.
     """
 
     model: PreTrainedModel
@@ -54,6 +56,7 @@ class TaskResult:
     kept_step: int
     seconds: float
     log: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def summary(self) -> dict[str, Any]:
         """The result as JSON types."""
@@ -64,33 +67,8 @@ class TaskResult:
             "steps": self.steps,
             "kept_step": self.kept_step,
             "seconds": round(self.seconds, 2),
+            "notes": self.notes,
         }
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the result of a run goes, and where the run works until then."""
-
-    out: Path | None
-    training: Path
-
-    @classmethod
-    def of(cls, out: str | None) -> Place:
-        """The places of a run; a run without `out` works in a temporary folder."""
-        if out is None:
-            return cls(None, Path(tempfile.mkdtemp(prefix="slimformer-")))
-        path = Path(out).expanduser()
-        return cls(path, path.with_name(f"{path.name}.training"))
-
-    def check(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
-        """Refuse, before any work, a place that is taken."""
-        if self.out is None:
-            return
-        check_folder(self.training, settings, resume)
-        if self.out.exists() and not overwrite and not (self.out.is_dir() and not any(self.out.iterdir())):
-            raise TrainingError(f"`{self.out}` exists; choose another `--out`, or add `--overwrite` to replace it")
-        if not self.out.absolute().parent.exists():
-            self.out.absolute().parent.mkdir(parents=True)
 
 
 def run_on_task(
@@ -129,69 +107,79 @@ def run_on_task(
     if done is not None:
         return done
     place.check(settings, resume, overwrite)
-    model_config = checkpoint.load_config(base)
-    data = load_data(config, ("train", "dev"), causal=family_of(model_config.model_type).causal)
-    processor = checkpoint.load_processor(base)
-    features = {split: data.prepare(split, processor, config.max_length, training.seed) for split in ("train", "dev")}
-    model = _load_base(base, data, processor, training.seed)
+    start = _prepare(config, base, training.seed)
+    if not quiet:
+        show_notes(start.notes)
+    model, data, processor = start.model, start.data, start.processor
     objective = None if prepare is None else prepare(model)
-    if _is_main():
-        prepare_folder(place.training, settings)
-    trained = train(
-        model,
-        training,
-        features["train"],
-        data.collator(processor),
-        place.training,
-        objective=objective,
-        evaluation=lambda current: evaluate(current, data, "dev", features["dev"], processor),
-        primary=data.primary_metric,
-        greater_is_better=data.greater_is_better,
-        lengths=[item_length(features["train"][index]) for index in range(len(features["train"]))],
-        quiet=quiet,
-    )
-    if finish is not None:
-        finish(model)
-    model.eval()
-    metrics = evaluate(model, data, "dev", features["dev"], processor)
-    if _is_main():
-        if place.out is not None:
+    with place.working(settings) as folder:
+        trained = train(
+            model,
+            training,
+            start.train,
+            data.collator(processor),
+            folder,
+            objective=objective,
+            evaluation=lambda current: evaluate(current, data, "dev", start.dev, processor),
+            primary=data.primary_metric,
+            greater_is_better=data.greater_is_better,
+            lengths=[item_length(start.train[index]) for index in range(len(start.train))],
+            quiet=quiet,
+        )
+        if finish is not None:
+            finish(model)
+        model.eval()
+        metrics = evaluate(model, data, "dev", start.dev, processor)
+        if place.out is not None and is_main():
             artifact.save(
                 place.out,
                 model,
                 processor=processor,
                 step=_step(method, settings, training.seed, trained, command),
                 base=base,
-                metrics={f"{config.task}/dev": metrics},
+                metrics={f"{data.preset.name}/dev": metrics},
                 task=task_record(data, config),
                 overwrite=overwrite,
             )
-        remove_folder(place.training)
     return TaskResult(
-        model, processor, metrics, "dev", place.out, trained.steps, trained.kept_step, trained.seconds, trained.log
+        model,
+        processor,
+        metrics,
+        "dev",
+        place.out,
+        trained.steps,
+        trained.kept_step,
+        trained.seconds,
+        trained.log,
+        start.notes,
     )
 
 
-def evaluate_artifact(folder: str, options: TaskOptions, split: str, batch_size: int) -> dict[str, Any]:
-    """Measure an artifact on a task; settings that are not given are those it was trained with."""
-    manifest = artifact.read_manifest(folder)
-    trained_for = manifest.task
-    known = {} if trained_for is None else {"task": trained_for.name, **trained_for.settings}
-    options = type(options).make({**known, **options.given()})
-    options.require("task", "data")
-    loaded = artifact.load(folder)
-    causal = family_of(loaded.model.config.model_type).causal
-    data = load_data(options, (split,), causal=causal, labels=None if trained_for is None else trained_for.labels)
-    features = data.prepare(split, loaded.processor, options.max_length)
-    metrics = evaluate(loaded.model, data, split, features, loaded.processor, batch_size)
-    return {
-        "artifact": str(folder),
-        "task": options.task,
-        "split": split,
-        "examples": len(data[split]),
-        "metrics": metrics,
-        "notes": data.notes,
-    }
+@dataclass(frozen=True)
+class _Start:
+    """Everything a run needs before its first step."""
+
+    model: PreTrainedModel
+    processor: Any
+    data: TaskData
+    train: Features
+    dev: Features
+    notes: list[str]
+
+
+def _prepare(config: TaskOptions, base: str, seed: int) -> _Start:
+    """Read and check base and data, the cheap things first."""
+    assert config.task is not None
+    model_config = read_base(base)
+    check_trainable(base, model_config, get_task(config.task))
+    data = load_data(config, ("train", "dev"), causal=family_of(model_config.model_type).causal)
+    processor = checkpoint.load_processor(base)
+    length = fitting_length(config.max_length, data, processor, model_config)
+    train_features = data.prepare("train", processor, length, seed)
+    # The masks of dev are always the same ones, so that runs can be compared and measured again.
+    dev_features = data.prepare("dev", processor, length)
+    model, notes = load_base(base, model_config, data, processor, seed)
+    return _Start(model, processor, data, train_features, dev_features, [*data.notes, *notes])
 
 
 def load_data(
@@ -220,19 +208,10 @@ def task_record(data: TaskData, options: TaskOptions) -> dict[str, Any]:
     return {"name": data.preset.name, "kind": data.kind, "labels": data.labels, "settings": settings}
 
 
-def _load_base(base: str, data: TaskData, processor: Any, seed: int) -> PreTrainedModel:
-    from transformers import set_seed
-
-    if (Path(checkpoint.resolve(base)) / "slimformer.json").exists():
-        artifact.read_manifest(checkpoint.resolve(base))
-    set_seed(seed)  # the new head is drawn here
-    model = checkpoint.load_model(base, data.model_class(), **data.config_kwargs())
-    if getattr(model.config, "pad_token_id", None) is None and hasattr(processor, "pad_token_id"):
-        # Decoders with a classification head look for the last token that is not padding.
-        model.config.pad_token_id = (
-            processor.pad_token_id if processor.pad_token_id is not None else processor.eos_token_id
-        )
-    return model
+def show_notes(notes: list[str]) -> None:
+    """Tell the user what was done to data or model that may not be expected."""
+    for note in notes if is_main() else ():
+        sys.stderr.write(f"note: {note}\n")
 
 
 def _finished(place: Place, method: str, settings: dict[str, Any]) -> TaskResult | None:
@@ -243,7 +222,7 @@ def _finished(place: Place, method: str, settings: dict[str, Any]) -> TaskResult
     step = loaded.manifest.steps[-1]
     if step.method != method or {**step.config, "out": None} != {**settings, "out": None, **_counts(step.config)}:
         return None
-    remove_folder(place.training)
+    place.clear()
     (metrics,) = loaded.manifest.metrics.values()
     counts = _counts(step.config)
     return TaskResult(
@@ -260,7 +239,3 @@ def _step(method: str, settings: dict[str, Any], seed: int, trained: Trained, co
 
 def _counts(config: dict[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in ("steps", "kept_step")}
-
-
-def _is_main() -> bool:
-    return int(os.environ.get("RANK", "0")) == 0

@@ -22,7 +22,7 @@ def finetune(
     """Fine-tune all weights of a model on a task.
 
     Args:
-        config: The settings; or give them by name.
+        config: The settings; those given by name win over it.
         resume: Go on with an unfinished run, or start one if there is none.
         overwrite: Replace a result that is there.
         quiet: Say nothing while training.
@@ -35,7 +35,8 @@ def finetune(
     """
     from slimformer.methods.task_run import run_on_task
 
-    config = FinetuneConfig.make(settings) if config is None else config
+    if config is None or settings:
+        config = FinetuneConfig.make({**(config.given() if config is not None else {}), **settings})
     config.require("model")
     assert config.model is not None
     return run_on_task(

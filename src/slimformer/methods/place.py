@@ -1,0 +1,92 @@
+"""Where a run works and where its result goes.
+
+Nothing is made before training begins, and nothing that could not be used again is left behind. While a run is
+unfinished its checkpoints lie beside the result, in `OUT.training`.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer.artifact.layout import MANIFEST
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.train import check_folder, checkpoints, prepare_folder, remove_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the result of a run goes; None to keep it in memory and work in a temporary folder."""
+
+    out: Path | None
+
+    @classmethod
+    def of(cls, out: str | None) -> Place:
+        """The place that `--out` names."""
+        if out is None:
+            return cls(None)
+        path = Path(out).expanduser()
+        if path.name in ("", ".."):
+            raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
+        return cls(path)
+
+    def check(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
+        """Refuse, before any work, a place that is taken or cannot be written; nothing is left there."""
+        if self.out is None:
+            return
+        _check_writable(self.out)
+        check_folder(_training(self.out), settings, resume)
+        if self.out.exists() and not (self.out.is_dir() and not any(self.out.iterdir())):
+            if not overwrite:
+                raise TrainingError(f"`{self.out}` exists; choose another `--out`, or add `--overwrite` to replace it")
+            if not (self.out / MANIFEST).is_file():
+                raise TrainingError(f"`{self.out}` is no artifact, so it is not replaced; choose another `--out`")
+
+    @contextmanager
+    def working(self, settings: dict[str, Any]) -> Iterator[Path]:
+        """A folder to train in, removed in the end; a run that failed keeps it if it can be resumed from there."""
+        if self.out is None:
+            with tempfile.TemporaryDirectory(prefix="slimformer-", ignore_cleanup_errors=True) as folder:
+                yield Path(folder)
+            return
+        training = _training(self.out)
+        if is_main():
+            prepare_folder(training, settings)
+        try:
+            yield training
+        except BaseException:
+            if is_main() and checkpoints.latest(training) is None:
+                remove_folder(training)
+            raise
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove what the run needed until it was done."""
+        if self.out is not None and is_main():
+            remove_folder(_training(self.out))
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def _training(out: Path) -> Path:
+    return out.with_name(f"{out.name}.training")
+
+
+def _check_writable(out: Path) -> None:
+    """Make the folder that saving would make, under the name it would have, and remove it again."""
+    there = next(parent for parent in out.absolute().parents if parent.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=there)).rmdir()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TrainingError(f"`{out}` cannot be written: {reason}; choose another `--out`") from error

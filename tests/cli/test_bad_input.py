@@ -1,0 +1,159 @@
+"""Whatever is wrong with a command, its settings or its data: one line, the right exit code, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import runs
+
+GOOD = "text\tlabel\nthe film was good\tyes\na dull plot\tno\n"
+
+
+def write(folder, **files):
+    folder.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (folder / f"{name}.tsv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+DATA = {
+    "wrong column": (
+        {"train": GOOD, "dev": "a\tb\tc\n1\t2\t3\n"},
+        [],
+        ["dev.tsv` does not tell which column holds the label", "`a`, `b`, `c`"],
+    ),
+    "column not there": ({"train": GOOD, "dev": GOOD}, ["--text-column", "body"], ["`body`", "`text`, `label`"]),
+    "empty file": ({"train": "", "dev": GOOD}, [], ["train.tsv"]),
+    "header only": ({"train": "text\tlabel\n", "dev": GOOD}, [], ["train.tsv"]),
+    "unknown label in dev": ({"train": GOOD, "dev": GOOD + "a film\tperhaps\n"}, [], ["line 4", "`perhaps`"]),
+    "one label": ({"train": "text\tlabel\na\tyes\nb\tyes\n", "dev": GOOD}, [], ["at least two"]),
+    "bytes": ({"train": GOOD.encode() + b"caf\xe9\tyes\n", "dev": GOOD}, [], ["train.tsv", "UTF-8"]),
+    "blank text": ({"train": GOOD + " \tyes\n", "dev": GOOD}, [], ["line 4", "`text` is empty"]),
+    "no dev": ({"train": GOOD}, [], ["has no dev split"]),
+    "no files": ({}, [], ["has no train split"]),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_bad_data(name, base, tmp_path, temporary):
+    files, flags, words = DATA[name]
+    folder = write(tmp_path / "data", **files)
+    before = runs.listing(tmp_path)
+    runs.finetune(base, "classification", folder, tmp_path / "a" / "out", *flags).refused(*words)
+    assert runs.listing(tmp_path) == before
+    assert not runs.listing(temporary)
+
+
+FLAGS = {
+    "unknown task": (["--task", "sentiments"], 1, ["task `sentiments` is not known", "classification"]),
+    "no such data": (["--data", "/nowhere/data"], 1, ["nothing at `/nowhere/data`"]),
+    "no such model": (["--model", "/nowhere/model"], 1, ["no folder at `/nowhere/model`"]),
+    "bare unknown model": (["--model", "minilmm"], 1, ["`minilmm` is no folder here", "`minilm`"]),
+    "length too large": (["--max-length", "65"], 1, ["`65`", "64"]),
+    "length too small": (["--max-length", "2"], 1, ["`2`", "at least 3"]),
+    "no length": (["--max-length", "0"], 2, ["`--max-length` is `0`", "greater than or equal to 1"]),
+    "no batch": (["--batch-size", "0"], 2, ["`--batch-size` is `0`"]),
+    "batch not a number": (["--batch-size", "many"], 2, ["--batch-size", "many"]),
+    "negative rate": (["--lr", "-1"], 2, ["`--lr` is `-1`"]),
+    "rate not finite": (["--lr", "nan"], 2, ["lr", "finite"]),
+    "batch that cannot be split": (["--accumulation", "3"], 1, ["`batch_size` 8", "multiple of 3"]),
+    "unknown flag": (["--batchsize", "8"], 2, ["--batchsize"]),
+    "unknown schedule": (["--schedule", "square"], 2, ["schedule", "square"]),
+    "another kind of task": (["--task", "image-classification"], 1, ["model for texts", "is about images"]),
+    "no such language": (["--language", "de"], 1, ["no languages"]),
+    "loss that explodes": (["--lr", "1e30", "--clip", "0", "--max-steps", "9"], 1, ["the loss became", "lower `--lr`"]),
+    "a folder that names nothing": (["--out", ".."], 1, ["`--out` is `..`"]),
+    "an empty name": (["--out", ""], 1, ["`--out` is ``"]),
+    "no room for a name": (["--out", "x" * 250], 1, ["cannot be written", "file name too long"]),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_bad_flags(name, base, data, tmp_path, temporary, monkeypatch):
+    flags, code, words = FLAGS[name]
+    monkeypatch.chdir(tmp_path)
+    given = {"--model": base, "--task": "classification", "--data": data, "--out": "out", "--batch-size": 8}
+    given |= {"--max-steps": 2, **dict(zip(flags[::2], flags[1::2], strict=True))}
+    runs.run("finetune", "--quiet", *(part for item in given.items() for part in item)).refused(*words, code=code)
+    assert not runs.listing(tmp_path)
+    assert not runs.listing(temporary)
+
+
+@pytest.mark.parametrize("missing", ["--model", "--task", "--data", "--out"])
+def test_what_must_be_given(missing, base, data, tmp_path):
+    given = {"--model": base, "--task": "classification", "--data": data, "--out": tmp_path / "out"}
+    del given[missing]
+    runs.run("finetune", *(part for item in given.items() for part in item)).refused(f"`{missing}` must be given")
+    assert not runs.listing(tmp_path)
+
+
+YAML = {
+    "unknown key": ("batchsize: 8\n", ["run.yaml`: there is no setting `batchsize`", "batch_size"]),
+    "bad value": ("batch-size: 0\n", ["run.yaml`: `batch_size` is `0`: should be greater than or equal to 1"]),
+    "a list": ("- batch_size\n", ["holds a list"]),
+    "a word": ("batch_size\n", ["holds a str"]),
+    "not YAML": ("batch_size: [8\n", ["is not valid YAML"]),
+    "not text": (b"\xff\xfe\x00", ["cannot be read"]),
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_bad_config_file(name, base, data, tmp_path):
+    content, words = YAML[name]
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    done = runs.finetune(base, "classification", data, tmp_path / "out", "--config", file)
+    done.refused(*words)
+    assert runs.listing(tmp_path) == {"run.yaml"}
+
+
+def test_a_config_file_that_is_not_there(base, data, tmp_path):
+    done = runs.finetune(base, "classification", data, tmp_path / "out", "--config", tmp_path / "no.yaml")
+    done.refused("no config file at")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_that_is_no_artifact_is_never_replaced(overwrite, base, data, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "letters.txt").write_text("dear")
+    more = ["--overwrite"] if overwrite else []
+    done = runs.finetune(base, "classification", data, tmp_path / "out", *more)
+    done.refused("is no artifact" if overwrite else "exists; choose another `--out`")
+    done = runs.finetune(base, "classification", data, tmp_path / "out" / "letters.txt", *more)
+    done.refused("letters.txt` is no artifact" if overwrite else "letters.txt` exists")
+    assert runs.listing(tmp_path) == {"out", "out/letters.txt"}
+
+
+def test_a_place_that_cannot_be_written(base, data, tmp_path):
+    (tmp_path / "file").write_text("")
+    runs.finetune(base, "classification", data, tmp_path / "file" / "out").refused("cannot be written: not a directory")
+    runs.finetune(base, "classification", data, "/proc/out").refused("`/proc/out` cannot be written")
+    assert runs.listing(tmp_path) == {"file"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_place_without_permission(base, data, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    done = runs.finetune(base, "classification", data, tmp_path / "locked" / "out")
+    done.refused("cannot be written: permission denied")
+
+
+def test_the_same_from_a_shell(base, data, tmp_path):
+    """The real command, for what only a process of its own shows: warnings of libraries and the exit code."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.tsv").write_bytes(GOOD.encode() + b"caf\xe9\tyes\n")
+    (tmp_path / "data" / "dev.tsv").write_text(GOOD)
+    before = runs.listing(tmp_path)
+    flags = ["--model", str(base), "--task", "classification", "--data", "data", "--out", "out"]
+    done = subprocess.run(
+        [sys.executable, "-c", "from slimformer.cli import main; main()", "finetune", *flags],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    runs.Done(done.returncode, done.stdout, done.stderr).refused("UTF-8")
+    assert runs.listing(tmp_path) == before

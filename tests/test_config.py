@@ -1,0 +1,174 @@
+"""Settings: from Python, flags and YAML alike, with errors that name key and value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from slimformer.config import Config
+from slimformer.errors import ConfigError
+from slimformer.methods.finetune import FinetuneConfig
+from slimformer.methods.task_options import TaskOptions
+
+FIELDS = FinetuneConfig.model_fields
+
+positive = st.integers(1, 10**9)
+share = st.floats(0, 1, exclude_max=True)
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
+VALUES = {
+    "model": text, "out": text, "task": text, "data": text, "text_column": text, "label_column": text,
+    "language": text, "max_length": positive, "limit": positive, "epochs": st.floats(1e-3, 1e6),
+    "max_steps": positive, "batch_size": positive, "accumulation": positive, "lr": st.floats(1e-12, 1.0),
+    "schedule": st.sampled_from(["linear", "cosine", "constant"]), "warmup": share, "weight_decay": st.floats(0, 1),
+    "beta1": share, "beta2": share, "clip": st.floats(0, 1e3), "seed": st.integers(0, 2**31), "bf16": st.booleans(),
+    "gradient_checkpointing": st.booleans(), "group_by_length": st.booleans(), "eval_every": positive,
+    "best": st.booleans(), "save_every": positive, "log_every": positive, "threads": positive, "tensorboard": text,
+}  # fmt: skip
+settings = st.fixed_dictionaries({}, optional=VALUES)
+
+
+def test_every_field_is_covered_and_described():
+    assert VALUES.keys() == FIELDS.keys()
+    for name, field in FIELDS.items():
+        assert field.description, name
+        assert field.description.endswith((".", "…")), name
+
+
+@given(settings)
+def test_yaml_round_trip(tmp_path_factory, values):
+    file = tmp_path_factory.getbasetemp() / "run.yaml"
+    file.write_text(yaml.safe_dump(values, allow_unicode=True), encoding="utf-8")
+    read = FinetuneConfig.read(file, {})
+    assert read.given() == values
+    assert FinetuneConfig.make(read.given()) == read
+    file.write_text(yaml.safe_dump(read.model_dump(mode="json"), allow_unicode=True), encoding="utf-8")
+    assert FinetuneConfig.read(file, {}) == read
+
+
+@given(settings, settings)
+def test_what_is_given_besides_wins(tmp_path_factory, stored, flags):
+    file = tmp_path_factory.getbasetemp() / "run.yaml"
+    file.write_text(yaml.safe_dump(stored, allow_unicode=True), encoding="utf-8")
+    dashed = {key.replace("_", "-"): value for key, value in flags.items()}
+    assert FinetuneConfig.read(file, flags).given() == {**stored, **flags}
+    assert FinetuneConfig.read(file, dashed) == FinetuneConfig.read(file, flags)
+
+
+@given(settings)
+def test_dashes_and_underscores_mean_the_same(values):
+    dashed = {key.replace("_", "-"): value for key, value in values.items()}
+    assert FinetuneConfig.make(dashed) == FinetuneConfig.make(values)
+
+
+@given(st.text(st.characters(categories=["L", "N"]), min_size=1).filter(lambda key: key not in FIELDS))
+def test_an_unknown_key_is_named_with_those_known(key):
+    with pytest.raises(ConfigError) as caught:
+        FinetuneConfig.make({key: 1})
+    assert str(caught.value).startswith(f"there is no setting `{key}`; known: ")
+    for name in FIELDS:
+        assert name in str(caught.value)
+
+
+BAD = [
+    ("batch_size", 0, "greater than or equal to 1"),
+    ("batch_size", 1.5, "valid integer"),
+    ("batch_size", "many", "valid integer"),
+    ("batch_size", None, "valid integer"),
+    ("max_steps", -3, "greater than or equal to 1"),
+    ("lr", 0, "greater than 0"),
+    ("lr", float("inf"), "finite number"),
+    ("lr", float("nan"), "finite number"),
+    ("epochs", -1.0, "greater than 0"),
+    ("warmup", 1.0, "less than 1"),
+    ("seed", -1, "greater than or equal to 0"),
+    ("schedule", "square", "'linear', 'cosine' or 'constant'"),
+    ("bf16", "perhaps", "valid boolean"),
+    ("task", 7, "valid string"),
+    ("data", ["a"], "valid string"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "words"), BAD)
+def test_a_bad_value_is_named_with_its_key(key, value, words, tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        FinetuneConfig.make({key: value})
+    message = str(caught.value)
+    assert message.startswith(f"`{key}` is `{value}`: should be ")
+    assert words in message
+    assert "\n" not in message
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump({key.replace("_", "-"): value}))
+    with pytest.raises(ConfigError) as caught:
+        FinetuneConfig.read(file, {})
+    assert str(caught.value) == f"`{file}`: {message}"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"- a\n- b\n", "holds a list; write one `setting: value` per line"),
+        (b"7\n", "holds a int"),
+        (b"a: [1\n", "is not valid YAML: "),
+        (b"\xff\xfe\x00", "cannot be read: "),
+        (b"a: !!python/object/apply:os.getcwd []\n", "is not valid YAML: "),
+        (b"batch_size: 4\nbatch-size: 8\n", "`batch_size` is there twice"),
+        (b"batch_size: 4\nbatch_size: 8\n", "`batch_size` is there twice"),
+        (b"1: 2\n", "there is no setting `1`"),
+    ],
+)
+def test_a_file_that_holds_no_settings(content, words, tmp_path):
+    file = tmp_path / "run.yaml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        FinetuneConfig.read(file, {})
+    assert str(caught.value).startswith(f"`{file}`")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_empty_or_not_there(tmp_path):
+    (tmp_path / "run.yaml").write_text("# nothing yet\n")
+    assert FinetuneConfig.read(tmp_path / "run.yaml", {"seed": 4}).given() == {"seed": 4}
+    assert FinetuneConfig.read(None, {"seed": 4}).given() == {"seed": 4}
+    with pytest.raises(ConfigError, match="no config file at"):
+        FinetuneConfig.read(tmp_path / "other.yaml", {})
+    with pytest.raises(ConfigError, match="cannot be read"):
+        FinetuneConfig.read(tmp_path, {})
+
+
+def test_numbers_as_people_write_them(tmp_path):
+    """YAML 1.1 takes 2e-5 for text."""
+    (tmp_path / "run.yaml").write_text("lr: 2e-5\nbatch-size: 16\n")
+    assert FinetuneConfig.read(tmp_path / "run.yaml", {}).lr == 2e-5
+
+
+def test_paths_count_as_text():
+    assert FinetuneConfig.make({"model": Path("a/b"), "out": Path("c")}).model == "a/b"
+
+
+def test_settings_cannot_be_changed_afterwards():
+    config = TaskOptions(task="sst2")
+    with pytest.raises(Exception, match="frozen"):
+        config.task = "rte"
+
+
+def test_what_is_missing_is_named_as_a_flag():
+    with pytest.raises(ConfigError, match=r"^`--max-length` must be given, as a flag or in the config file$"):
+        TaskOptions(task="sst2").require("task", "max_length")
+    with pytest.raises(ConfigError, match=r"^`--task` and `--data` must be given"):
+        TaskOptions().require("task", "data")
+
+
+class Defaults(Config):
+    size: Literal["s", "m"] = Field("m", description="A size.")
+
+
+def test_defaults_are_not_taken_for_given():
+    assert Defaults().given() == {}
+    assert Defaults(size="m").given() == {"size": "m"}
