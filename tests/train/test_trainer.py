@@ -287,3 +287,15 @@ def test_tensorboard_gets_the_losses(tmp_path):
     trained = run(still(), tmp_path / "run", tensorboard=str(tmp_path / "events"))
     events = EventAccumulator(str(tmp_path / "events")).Reload()
     assert [event.value for event in events.Scalars("train/loss")] == pytest.approx(losses(trained), rel=1e-5)
+
+
+def test_threads_and_verbosity_are_as_before(tmp_path):
+    from transformers.utils import logging
+
+    logging.set_verbosity_info()
+    try:
+        run(still(), tmp_path, threads=2, max_steps=1)
+        assert torch.get_num_threads() == 1
+        assert logging.get_verbosity() == logging.INFO
+    finally:
+        logging.set_verbosity_warning()

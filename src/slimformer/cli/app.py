@@ -42,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(_plain(error), 2, debug, hint="; `slimformer --help` lists commands and options")
+        command = f"slimformer {tokens[0]}" if tokens and tokens[0] in COMMANDS else "slimformer"
+        _fail(_plain(error), 2, debug, hint=f"; `{command} --help` lists what there is")
     except SlimformerError as error:
         _fail(error, 1, debug)
     except KeyboardInterrupt:

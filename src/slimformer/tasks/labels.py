@@ -86,7 +86,7 @@ def _check_split(split: Split, values: Callable[[Example], Iterable[str]], label
             if label not in known:
                 raise DataError(
                     f"{split.at(index)}: label `{label}` is not one of {listed(labels)}, the labels of {origin}; "
-                    "mend the row, or give the labels with `labels`"
+                    "mend the row, or remove it"
                 )
 
 

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from slimformer.train import checkpoints
 from slimformer.train.checkpoints import sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from torch import nn
@@ -69,44 +70,40 @@ def train(
         lengths: Lengths of the examples, for `group_by_length`.
         quiet: Whether to say nothing while training.
     """
-    import torch
     from transformers import set_seed
-    from transformers.utils import logging as transformers_logging
 
     from slimformer.train.progress import ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
 
-    if options.threads is not None:
-        torch.set_num_threads(options.threads)
-    transformers_logging.set_verbosity_error()
     arguments = _arguments(options, folder, len(features), evaluation is not None)
-    set_seed(options.seed)
     callbacks: list[Any] = [] if quiet else [ProgressBar() if sys.stderr.isatty() else ProgressLines()]
     if options.tensorboard is not None:
         callbacks.append(_tensorboard(options.tensorboard))
-    trainer = SlimTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=features,
-        eval_dataset=features,  # never read: the loop only wants to know that there is something to evaluate on
-        data_collator=collate,
-        objective=objective,
-        evaluation=evaluation,
-        primary=primary if options.best else None,
-        greater_is_better=greater_is_better,
-        lengths=lengths if options.group_by_length else None,
-        callbacks=callbacks,
-    )
-    _remove_printers(trainer)
-    start = time.monotonic()
-    checkpoint = checkpoints.latest(folder)
-    try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    finally:
-        for callback in callbacks:
-            if isinstance(callback, ProgressBar):
-                callback.close()
-    noted = trainer.load_best()
+    with _surroundings(options.threads):
+        set_seed(options.seed)
+        trainer = SlimTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=features,
+            eval_dataset=features,  # never read: the loop only wants to know that there is something to evaluate on
+            data_collator=collate,
+            objective=objective,
+            evaluation=evaluation,
+            primary=primary if options.best else None,
+            greater_is_better=greater_is_better,
+            lengths=lengths if options.group_by_length else None,
+            callbacks=callbacks,
+        )
+        _remove_printers(trainer)
+        start = time.monotonic()
+        checkpoint = checkpoints.latest(folder)
+        try:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        finally:
+            for callback in callbacks:
+                if isinstance(callback, ProgressBar):
+                    callback.close()
+        noted = trainer.load_best()
     steps = trainer.state.global_step
     return Trained(
         log=list(trainer.state.log_history),
@@ -114,6 +111,22 @@ def train(
         kept_step=int(noted.get("step", steps)),
         seconds=time.monotonic() - start,
     )
+
+
+@contextmanager
+def _surroundings(threads: int | None) -> Iterator[None]:
+    """Threads as asked for and Transformers silent, both only while training."""
+    import torch
+    from transformers.utils import logging
+
+    threads_before, verbosity = torch.get_num_threads(), logging.get_verbosity()
+    torch.set_num_threads(threads or threads_before)
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads_before)
+        logging.set_verbosity(verbosity)
 
 
 def check_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
