@@ -66,6 +66,10 @@ class BlockRecord:
     @cached_property
     def scores(self) -> Tensor:
         """Scaled attention scores, before any mask: [batch, heads, query, key]."""
+        if "call" not in self._kept:
+            raise TapError(
+                f"`scores` and `map` of block {self.block.index} were not recorded; ask for them with `record=`"
+            )
         call = self._get("call")
         past = call.get("past_key_values", call.get("layer_past"))
         if past is not None and call["past_length"] > 0:

@@ -122,6 +122,32 @@ def test_nested_equals_narrowed_for_good(family):
     assert_equal_enough(outputs(model, family), outputs(narrow, family))
 
 
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+@pytest.mark.parametrize("narrow", ["baked", "kept"])
+def test_a_narrowed_model_can_be_saved_and_loaded_by_anyone(family, narrow, tmp_path):
+    from transformers import AutoModel
+
+    model = zoo.build(family)
+    for block in Anatomy.of(model).blocks:
+        if narrow == "baked":
+            slice_neurons(block).set(24)
+        else:
+            block.keep_neurons(range(24))
+    bake(model)
+    model.save_pretrained(tmp_path)
+    again = AutoModel.from_pretrained(tmp_path)
+    assert Anatomy.of(again).blocks[0].ffn_width == 24
+    assert_equal_enough(outputs(again.eval(), family), outputs(model, family))
+
+
+def test_fewer_heads_are_saved_where_the_config_can_tell():
+    model = zoo.build("llama")
+    for block in Anatomy.of(model).blocks:
+        slice_heads(block).set(1)
+    bake(model)
+    assert (model.config.num_attention_heads, model.config.num_key_value_heads, model.config.head_dim) == (2, 1, 12)
+
+
 def test_heads_pinned_by_the_family_are_refused_with_the_reason():
     block = Anatomy.of(zoo.build("mpnet")).blocks[0]
     for refuse in (slice_heads, lambda pinned: pinned.keep_heads([0])):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +130,7 @@ class Block:
         for matrix in {matrix.module: matrix for matrix in (self.up, self.gate) if matrix is not None}.values():
             matrix.keep(rows=index)
         self.down.keep(columns=index)
+        sync_config(self.base, self.family)
 
     def keep_heads(self, heads: Iterable[int]) -> None:
         """Keep only these heads for good, in the order given.
@@ -150,12 +151,31 @@ class Block:
             setattr(self.attention, name, len(index) * group)
         for name in self.family.head_totals:
             setattr(self.attention, name, len(of_queries))
+        sync_config(self.base, self.family)
 
     def _matrix(self, where: str | Fused) -> Matrix:
         if isinstance(where, str):
             return Matrix(self.base, f"{self.path}.{where}")
         groups = self.heads if where.per_head else 1
         return Matrix(self.base, f"{self.path}.{where.path}", Part(where.index, where.count, groups))
+
+
+def sync_config(base: nn.Module, family: Family) -> None:
+    """Make a model's config agree with its blocks after they were narrowed, so that it can be saved and loaded.
+
+    A config has one number for all blocks; it follows once they agree. Fewer heads can be told only where the config
+    holds the width of a head as well.
+    """
+    config: Any = base.config
+    count = len(list(base.get_submodule(family.blocks).children()))
+    blocks = [Block(base, family, index) for index in range(count)]
+    neurons, heads = {block.ffn_width for block in blocks}, {(b.heads, b.key_value_heads) for b in blocks}
+    if len(neurons) == 1:
+        setattr(config, family.ffn_size, neurons.pop())
+    if len(heads) == 1 and getattr(config, "head_dim", None) is not None:
+        config.num_attention_heads, grouped = heads.pop()
+        if hasattr(config, "num_key_value_heads"):
+            config.num_key_value_heads = grouped
 
 
 def refuse_pinned_heads(family: Family) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -153,6 +154,16 @@ def _write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> No
                 "nothing was written, give the fast version of the tokenizer"
             )
     drop_code(stage)
+    _open_to_readers(stage)
+
+
+def _open_to_readers(stage: Path) -> None:
+    """Give all files the permissions new files have here; safetensors makes its own for the owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in stage.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~umask)
 
 
 def _read_back(stage: Path, model: PreTrainedModel, in_memory: Probe) -> Probe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def print_json(result: Mapping[str, Any]) -> None:
-    """Write one JSON object, and nothing else, to standard output."""
+    """Write one JSON object, and nothing else, to standard output; of several processes only the first does."""
+    if not _speaks():
+        return
     sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
 
@@ -35,7 +38,9 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 
 
 def print_line(text: str) -> None:
-    """Write one line to standard output."""
+    """Write one line to standard output; of several processes only the first does."""
+    if not _speaks():
+        return
     sys.stdout.write(f"{text}\n")
 
 
@@ -46,6 +51,10 @@ def print_result(summary: Mapping[str, Any]) -> None:
     kept = "" if summary["kept_step"] == summary["steps"] else f", weights of step {summary['kept_step']} kept"
     print_line(f"{summary['steps']} steps in {summary['seconds']:.0f} s{kept}")
     print_line(f"saved in {summary['out']}")
+
+
+def _speaks() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def human_bytes(count: int) -> str:

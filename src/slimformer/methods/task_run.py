@@ -6,6 +6,7 @@ half written is left behind.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ class TaskResult:
             "steps": self.steps,
             "kept_step": self.kept_step,
             "seconds": round(self.seconds, 2),
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "notes": self.notes,
         }
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from slimformer.anatomy import Anatomy, known, unwrap
+from slimformer.anatomy.block import sync_config
 from slimformer.anatomy.matrix import Matrix, Oriented, sync_sizes
 from slimformer.errors import ViewError
 from slimformer.views.following import follow, settle, unfollow
@@ -98,6 +100,7 @@ def bake(model: nn.Module) -> nn.Module:
         setattr(module, tensor, value)
     for module in {id(module): module for module, _, _ in values}.values():
         sync_sizes(module)
+    _sync_config(model)
     return model
 
 
@@ -167,6 +170,14 @@ def _remove(module: nn.Module, tensor: str) -> None:
     shared = type(module)
     module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
     parametrize.remove_parametrizations(module, tensor, leave_parametrized=False)
+
+
+def _sync_config(model: nn.Module) -> None:
+    """Let the config of a Transformers model follow widths that are now for good."""
+    plain = unwrap(model)
+    if getattr(getattr(plain, "config", None), "model_type", None) in known():
+        anatomy = Anatomy.of(plain)
+        sync_config(anatomy.base, anatomy.family)
 
 
 def _overlap(one: Part | None, other: Part | None) -> bool:
