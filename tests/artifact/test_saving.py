@@ -82,6 +82,24 @@ def test_round_trip_of_a_decoder_classifier_without_padding(tmp_path: Path) -> N
     assert_round_trip(enliven(hf.LlamaForSequenceClassification(config)), tmp_path / "out")
 
 
+def test_the_last_call_of_a_tokenizer_leaves_no_trace(tmp_path: Path) -> None:
+    used = tiny_tokenizer()
+    save(tmp_path / "fresh", tiny_bert(), processor=tiny_tokenizer(), step=STEP)
+    used(["a fine film", "dull"], padding=True, truncation=True, max_length=2)
+    used.init_kwargs["local_files_only"] = True
+    save(tmp_path / "used", tiny_bert(), processor=used, step=STEP)
+    for name in ("tokenizer.json", "tokenizer_config.json", "slimformer.json"):
+        assert (tmp_path / "used" / name).read_bytes() == (tmp_path / "fresh" / name).read_bytes(), name
+    assert len(used("a fine film a fine film", truncation=True, max_length=2)["input_ids"]) == 2
+
+
+def test_all_files_have_the_permissions_of_new_files(tmp_path: Path) -> None:
+    save(tmp_path / "out", tiny_bert(), step=STEP)
+    plain = tmp_path / "plain"
+    plain.touch()
+    assert {path.stat().st_mode for path in (tmp_path / "out").iterdir()} == {plain.stat().st_mode}
+
+
 def test_image_processor_goes_along(tmp_path: Path) -> None:
     processor = hf.ViTImageProcessor(size={"height": 16, "width": 16})
     save(tmp_path / "out", build_headed("vit"), processor=processor, step=STEP)

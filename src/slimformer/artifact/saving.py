@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ def _write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> No
     # The weights go into one file whatever their size.
     parts: list[tuple[Any, dict[str, str]]] = [(model, {"max_shard_size": "1000TB"})]
     if processor is not None:
-        parts.append((processor, {}))
+        parts.append((_untouched(processor), {}))
     for part, settings in parts:
         try:
             with quiet():
@@ -155,6 +156,19 @@ def _write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> No
             )
     drop_code(stage)
     _open_to_readers(stage)
+
+
+def _untouched(processor: Any) -> Any:
+    """A copy of a processor without what its last call and the environment left in it."""
+    plain = copy.deepcopy(processor)
+    backend = getattr(plain, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    for kept in (getattr(plain, "init_kwargs", None), getattr(plain, "__dict__", None)):
+        if isinstance(kept, dict):
+            kept.pop("local_files_only", None)
+    return plain
 
 
 def _open_to_readers(stage: Path) -> None:

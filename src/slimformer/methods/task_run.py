@@ -6,10 +6,13 @@ half written is left behind.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from slimformer import artifact, checkpoint
 from slimformer.anatomy import family_of
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
     from slimformer.tasks import TaskData
     from slimformer.tasks.features import Features
     from slimformer.train import Objective, Trained, TrainingOptions
+
+
+#: What a run notes of itself beside its settings.
+COUNTS = ("steps", "kept_step")
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,8 @@ def run_on_task(
         show_notes(start.notes)
     model, data, processor = start.model, start.data, start.processor
     objective = None if prepare is None else prepare(model)
+    settings = {**settings, "data_digest": digest(start.train)}
+    place.check(settings, resume, overwrite)
     with place.working(settings) as folder:
         trained = train(
             model,
@@ -210,6 +219,22 @@ def task_record(data: TaskData, options: TaskOptions) -> dict[str, Any]:
     return {"name": data.preset.name, "kind": data.kind, "labels": data.labels, "settings": settings}
 
 
+def digest(features: Features) -> str:
+    """A hash of what a run trains on, so that it is not resumed on other data unnoticed, and for the record.
+
+    Texts are hashed whole; of images, which would have to be decoded for it, some hundred spread over all.
+    """
+    summed = hashlib.sha256(str(len(features)).encode())
+    stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
+    for index in range(0, len(features), stride):
+        for name, value in sorted(features[index].items()):
+            for part in value if isinstance(value, list) else [value]:  # choices are of different lengths
+                array = np.ascontiguousarray(part)
+                summed.update(f"{name} {array.dtype} {array.shape}".encode())
+                summed.update(array.tobytes())
+    return summed.hexdigest()
+
+
 def show_notes(notes: list[str]) -> None:
     """Tell the user what was done to data or model that may not be expected."""
     for note in notes if is_main() else ():
@@ -222,7 +247,8 @@ def _finished(place: Place, method: str, settings: dict[str, Any]) -> TaskResult
         return None
     loaded = artifact.load(place.out)
     step = loaded.manifest.steps[-1]
-    if step.method != method or {**step.config, "out": None} != {**settings, "out": None, **_counts(step.config)}:
+    known = {name: value for name, value in step.config.items() if name not in (*COUNTS, "data_digest", "out")}
+    if step.method != method or known != {name: value for name, value in settings.items() if name != "out"}:
         return None
     place.clear()
     (metrics,) = loaded.manifest.metrics.values()
@@ -233,11 +259,11 @@ def _finished(place: Place, method: str, settings: dict[str, Any]) -> TaskResult
 
 
 def _step(method: str, settings: dict[str, Any], seed: int, trained: Trained, command: str | None) -> artifact.Step:
-    counts = {"steps": trained.steps, "kept_step": trained.kept_step}
+    counts = dict(zip(COUNTS, (trained.steps, trained.kept_step), strict=True))
     return artifact.Step(
         method=method, config={**settings, **counts}, seed=seed, duration_s=trained.seconds, command=command
     )
 
 
 def _counts(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: config[name] for name in ("steps", "kept_step")}
+    return {name: config[name] for name in COUNTS}

@@ -138,8 +138,9 @@ def check_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> Non
         raise TrainingError(f"an unfinished run lies in `{folder}`; add `--resume` to go on with it, or remove it")
     stored = json.loads(path.read_text())
     current = json.loads(json.dumps(settings))
-    for name in sorted(stored.keys() | current.keys()):
-        if stored.get(name) != current.get(name):
+    # What is not known yet (before the data are read) is compared later.
+    for name in sorted(current.keys()):
+        if stored.get(name) != current[name]:
             raise TrainingError(
                 f"the run in `{folder}` had `{name}` = `{stored.get(name)}`, not `{current.get(name)}`; "
                 "resume with the same settings, or remove the folder to start anew"
