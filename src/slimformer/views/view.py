@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class View(nn.Module):
+class View(nn.Module, ABC):
     """A re-parametrization of a weight matrix, read as [out, in].
 
     A view never changes the stored weight. Subclasses say in `after` why they cannot follow a view that
@@ -21,13 +22,13 @@ class View(nn.Module):
 
     kind: ClassVar[str]
 
+    @abstractmethod
     def forward(self, weight: Tensor) -> Tensor:
         """Return what the model is to use in place of `weight`."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `forward`")
 
+    @abstractmethod
     def spec(self) -> dict[str, Any]:
         """Everything but tensors that is needed to build this view again, as JSON types."""
-        raise NotImplementedError(f"{type(self).__name__} does not define `spec`")
 
     def after(self, earlier: View) -> str | None:
         """Why this view cannot stand on top of `earlier`, or None if it can."""
