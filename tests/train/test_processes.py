@@ -13,12 +13,13 @@ from safetensors.torch import load_file
 from tests import corpus
 
 SCRIPT = """
-import sys
+import os, sys, time
 from slimformer import finetune
 from slimformer.cli.output import print_json
 
 base, data, out = sys.argv[1:]
 settings = {"task": "classification", "max_steps": 10, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1}
+time.sleep(3 * int(os.environ.get("RANK", "0")))  # a process may come late, when another has begun to write
 result = finetune(model=base, data=data, out=out, quiet=True, **settings)
 print_json({"losses": [entry["loss"] for entry in result.log if "loss" in entry], **result.summary()})
 """

@@ -20,6 +20,8 @@ from slimformer.train import check_folder, checkpoints, prepare_folder, remove_f
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slimformer.methods.manner import Manner
+
 
 @dataclass(frozen=True)
 class Place:
@@ -37,14 +39,17 @@ class Place:
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path)
 
-    def check(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
-        """Refuse, before any work, a place that is taken or cannot be written; nothing is left there."""
-        if self.out is None:
+    def check(self, settings: dict[str, Any], manner: Manner) -> None:
+        """Refuse, before any work, a place that is taken or cannot be written; nothing is left there.
+
+        Of several processes the one that writes looks; the others might see what it has begun by then.
+        """
+        if self.out is None or not is_main():
             return
         _check_writable(self.out)
-        check_folder(_training(self.out), settings, resume)
+        check_folder(_training(self.out), settings, manner.resume)
         if self.out.exists() and not (self.out.is_dir() and not any(self.out.iterdir())):
-            if not overwrite:
+            if not manner.overwrite:
                 raise TrainingError(f"`{self.out}` exists; choose another `--out`, or add `--overwrite` to replace it")
             if not (self.out / MANIFEST).is_file():
                 raise TrainingError(f"`{self.out}` is no artifact, so it is not replaced; choose another `--out`")

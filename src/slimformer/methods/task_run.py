@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from slimformer.methods.manner import Manner
     from slimformer.methods.task_options import TaskOptions
     from slimformer.tasks import TaskData
     from slimformer.tasks.features import Features
@@ -84,15 +85,13 @@ def run_on_task(
     method: str,
     config: TaskOptions,
     training: TrainingOptions,
+    manner: Manner,
     *,
     base: str,
     out: str | None,
     prepare: Callable[[PreTrainedModel], Objective | None] | None = None,
     finish: Callable[[PreTrainedModel], None] | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    quiet: bool = False,
-    command: str | None = None,
+    save: Callable[..., Any] = artifact.save,
 ) -> TaskResult:
     """Train a base on a task with a method, evaluate what came out and save it as an artifact.
 
@@ -100,29 +99,27 @@ def run_on_task(
         method: Name of the method, for the record.
         config: The task and its data; all settings of the run, for the record.
         training: How to train.
+        manner: How to go about it.
         base: The checkpoint to start from.
         out: Folder for the result; None to keep it in memory only.
         prepare: Puts views on the model and returns the objective; None to fine-tune.
         finish: Turns the trained model into the one that is evaluated and saved, such as baking its views.
-        resume: Whether to go on with an unfinished run.
-        overwrite: Whether a result that is there may be replaced.
-        quiet: Whether to say nothing while training.
-        command: The command line, for the record.
+        save: Writes the result; takes what `artifact.save` takes.
     """
     config.require("task", "data")
     settings = config.model_dump(mode="json", exclude={"out"})
     place = Place.of(out)
-    done = _finished(place, method, settings) if resume else None
+    done = _finished(place, method, settings) if manner.resume else None
     if done is not None:
         return done
-    place.check(settings, resume, overwrite)
+    place.check(settings, manner)
     start = _prepare(config, base, training.seed)
-    if not quiet:
+    if not manner.quiet:
         show_notes(start.notes)
     model, data, processor = start.model, start.data, start.processor
     objective = None if prepare is None else prepare(model)
     settings = {**settings, "data_digest": digest(start.train)}
-    place.check(settings, resume, overwrite)
+    place.check(settings, manner)
     with place.working(settings) as folder:
         trained = train(
             model,
@@ -135,22 +132,22 @@ def run_on_task(
             primary=data.primary_metric,
             greater_is_better=data.greater_is_better,
             lengths=[item_length(start.train[index]) for index in range(len(start.train))],
-            quiet=quiet,
+            quiet=manner.quiet,
         )
         if finish is not None:
             finish(model)
         model.eval()
         metrics = evaluate(model, data, "dev", start.dev, processor)
         if place.out is not None and is_main():
-            artifact.save(
+            save(
                 place.out,
                 model,
                 processor=processor,
-                step=_step(method, settings, training.seed, trained, command),
+                step=_step(method, settings, training.seed, trained, manner.command),
                 base=base,
                 metrics={f"{data.preset.name}/dev": metrics},
                 task=task_record(data, config),
-                overwrite=overwrite,
+                overwrite=manner.overwrite,
             )
     return TaskResult(
         model,

@@ -120,7 +120,9 @@ class SlimTrainer(Trainer):
         if not path.exists():
             return {}
         read_weights(self.trained, path)
-        return read_metadata(path)
+        noted = read_metadata(path)
+        self.accelerator.wait_for_everyone()  # the process that writes removes the file once it is done
+        return noted
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         """Fetch the parts of one batch, and count its items over all processes."""
