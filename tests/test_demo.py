@@ -27,12 +27,15 @@ def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
 def test_rows_report_and_artifacts(tmp_path):
     for _ in range(2):  # a second demo replaces the first
         rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
-    assert [row.name for row in rows] == ["MiniLM, fine-tuned"]
+    assert [row.name for row in rows] == ["MiniLM, fine-tuned", "3 x 192, distilled, fine-tuned"]
     assert rows[0].parameters == 22_713_986
     assert rows[0].bytes == (tmp_path / "demo" / "finetuned" / "model.safetensors").stat().st_size
     assert 0 <= rows[0].accuracy <= 1
     page = report.read_text(encoding="utf-8")
-    assert "MiniLM, fine-tuned" in page
-    assert "<svg" in page
-    verify(tmp_path / "demo" / "finetuned")
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["data", "finetuned", "report.html"]
+    for row in rows:
+        assert row.name in page
+    assert page.count("<svg") == 2
+    made = ["distilled", "distilled-finetuned", "finetuned"]
+    for name in made:
+        verify(tmp_path / "demo" / name)
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["data", *made, "report.html"]

@@ -10,10 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, checkpoint, errors, objectives, taps, tasks, views
+    from slimformer import anatomy, artifact, checkpoint, corpus, errors, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
+    from slimformer.methods.distill import distill
     from slimformer.methods.finetune import finetune
+    from slimformer.methods.mask import mask
     from slimformer.taps import Taps, run_until
 
 __version__ = "0.1.0"
@@ -25,9 +27,12 @@ __all__ = [
     "anatomy",
     "artifact",
     "checkpoint",
+    "corpus",
+    "distill",
     "errors",
     "finetune",
     "load",
+    "mask",
     "objectives",
     "run_until",
     "save",
@@ -37,12 +42,16 @@ __all__ = [
     "views",
 ]
 
-_SUBMODULES = frozenset({"anatomy", "artifact", "checkpoint", "errors", "objectives", "taps", "tasks", "views"})
+_SUBMODULES = frozenset(
+    {"anatomy", "artifact", "checkpoint", "corpus", "errors", "objectives", "taps", "tasks", "views"}
+)
 _NAMES = {
     "Anatomy": "slimformer.anatomy",
     "Taps": "slimformer.taps",
+    "distill": "slimformer.methods.distill",
     "finetune": "slimformer.methods.finetune",
     "load": "slimformer.artifact",
+    "mask": "slimformer.methods.mask",
     "run_until": "slimformer.taps",
     "save": "slimformer.artifact",
     "verify": "slimformer.artifact",

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from slimformer import __version__
 from slimformer.bench import bench
 from slimformer.errors import DataError
+from slimformer.methods.distill import distill
+from slimformer.methods.distill.analysis import loss_curves
 from slimformer.methods.finetune import finetune
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
 
@@ -39,6 +41,18 @@ SETTINGS: dict[str, Any] = {
     "log_every": 10,
     "group_by_length": True,
     "seed": 0,
+}
+#: The student of the demo: short texts, few steps, and the teacher's own blocks to start from.
+STUDENT: dict[str, Any] = {
+    "layers": 3,
+    "hidden": 192,
+    "heads": 12,
+    "start": "spaced",
+    "max_length": 48,
+    "batch_size": 32,
+    "max_steps": 100,
+    "lr": 1e-3,
+    "log_every": 10,
 }
 #: A review goes to dev if the first byte of the SHA-256 of its text is below this: a tenth of them.
 DEV_BELOW = 26
@@ -85,8 +99,14 @@ class Demo:
         """Where the reviews lie."""
         return self.folder / "data"
 
-    def add(self, name: str, result: TaskResult) -> None:
-        """Measure a result and add its row."""
+    def add(self, name: str, result: TaskResult, before: float = 0.0) -> None:
+        """Measure a result and add its row.
+
+        Args:
+            name: What to call it.
+            result: The result.
+            before: Seconds that were spent on what it started from.
+        """
         assert result.folder is not None
         cost = bench(result.folder, [(1, 32)], seconds=1.0)
         self.rows.append(
@@ -96,7 +116,7 @@ class Demo:
                 cost["bytes"],
                 cost["parameters"],
                 cost["latency_ms"]["p50"],
-                result.seconds,
+                before + result.seconds,
             )
         )
 
@@ -170,8 +190,34 @@ def _finetune(demo: Demo) -> None:
     )
 
 
+def _distill(demo: Demo) -> None:
+    """A student a third of the size, taught without labels and then fine-tuned like the others."""
+    texts, out = demo.folder / "data" / "train.jsonl", demo.folder / "distilled"
+    for unfinished in demo.folder.glob("distilled*.training"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    learned = distill(
+        teacher=MODEL,
+        corpus=[str(texts)],
+        text_column="text",
+        out=str(out),
+        overwrite=True,
+        quiet=demo.quiet,
+        **{**STUDENT, "max_steps": min(STUDENT["max_steps"], demo.settings["max_steps"])},
+    )
+    tuned = finetune(
+        model=str(out),
+        data=str(demo.data),
+        out=str(demo.folder / "distilled-finetuned"),
+        overwrite=True,
+        quiet=demo.quiet,
+        **{**demo.settings, "lr": 3e-4},
+    )
+    demo.add("3 x 192, distilled, fine-tuned", tuned, learned.seconds)
+    demo.figures.append(loss_curves(learned.log))
+
+
 #: What the demo shows, in order; each method adds its step.
-STEPS: list[Callable[[Demo], None]] = [_finetune]
+STEPS: list[Callable[[Demo], None]] = [_finetune, _distill]
 
 
 def _steps(entries: list[dict[str, float]]) -> list[float]:

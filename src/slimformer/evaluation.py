@@ -71,7 +71,7 @@ def item_length(item: Mapping[str, Any]) -> int:
 def _arrays(data: TaskData, outputs: Any, batch: Mapping[str, Tensor]) -> tuple[np.ndarray[Any, Any], ...]:
     if data.kind == "question-answering":
         found: tuple[Tensor, ...] = (outputs.start_logits, outputs.end_logits)
-    elif data.kind == "retrieval":
+    elif data.behaviour.head == "AutoModel":
         found = (mean_embedding(outputs.last_hidden_state, batch.get("attention_mask")),)
     else:
         found = (data.reduce(outputs.logits, batch.get("labels")),)

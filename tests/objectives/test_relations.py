@@ -136,11 +136,11 @@ def test_equals_the_slow_version(seed, heads, causal, chunk, count):
     weights = torch.rand(count).tolist()
     teacher = {name: torch.randn(batch, length, 12, dtype=torch.float64) for name in "qkv"}
     student = {name: torch.randn(batch, length, 6, dtype=torch.float64, requires_grad=True) for name in "qkv"}
-    before, relations.CHUNK = relations.CHUNK, chunk
+    before, relations.CPU_CHUNK = relations.CPU_CHUNK, chunk
     try:
         total, parts = relation_loss(teacher, student, mask, heads, pairs, weights, causal=causal)
     finally:
-        relations.CHUNK = before
+        relations.CPU_CHUNK = before
     expected, each = slow(teacher, student, mask, heads, pairs, weights, causal)
     assert float(total) == pytest.approx(float(expected), rel=1e-10, abs=1e-12)
     assert [float(part) for part in parts.values()] == pytest.approx([float(e) for e in each.values()], abs=1e-12)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import corpus
+from tests.runs import in_a_process, killed_when
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +32,7 @@ def place(tmp_path_factory) -> Path:
 
 def command(place: Path, out: Path, *more: str) -> list[str]:
     flags = [*FLAGS, "--model", str(place / "base"), "--data", str(place / "data"), "--out", str(out), *more]
-    return [sys.executable, "-c", "from slimformer.cli import main; main()", *flags]
+    return in_a_process(*flags)
 
 
 def finish(place: Path, out: Path, *more: str) -> dict:
@@ -57,22 +54,7 @@ def undisturbed(place) -> tuple[str, dict]:
 
 
 def kill_when(place: Path, out: Path, condition, *more: str) -> bool:
-    """Start a run and kill it the moment `condition` holds; False if the run was over before."""
-    process = subprocess.Popen(
-        command(place, out, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        while process.poll() is None:
-            if condition():
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                return True
-            time.sleep(0.0005)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return False
+    return killed_when(command(place, out, *more), condition)
 
 
 def test_two_runs_give_the_same_bytes(place, undisturbed):

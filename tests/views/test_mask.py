@@ -86,6 +86,19 @@ def test_tiles_equal_the_mask_written_out(shape):
     assert torch.equal(bake(linear).weight, expected)
 
 
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_short_way_equals_the_long_one(frozen):
+    weight = torch.randn(8, 6, requires_grad=not frozen)
+    view = MaskView(uniform_scores((8, 6), 0.4))
+    gradient = torch.randn(8, 6)
+    shown = view(weight)
+    shown.backward(gradient)
+    expected = weight.detach() * (view.scores.detach() > 0.01)
+    assert shown.detach().numpy().tobytes() == expected.numpy().tobytes()
+    assert torch.equal(view.scores.grad, gradient * weight.detach())
+    assert weight.grad is None if frozen else torch.equal(weight.grad, gradient * (view.scores.detach() > 0.01))
+
+
 def test_shared_scores_are_one_parameter():
     one, other = nn.Linear(4, 6), nn.Linear(6, 4)
     scores = nn.Parameter(uniform_scores((6,), 0.5))

@@ -6,6 +6,9 @@ and nothing here imports training.
 
 from slimformer.artifact.loading import Loaded, load
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
+from slimformer.artifact.mask_file import MaskFile
+from slimformer.artifact.masking import save_mask
+from slimformer.artifact.merging import merge
 from slimformer.artifact.saving import save
 from slimformer.artifact.verifying import Report, verify
 from slimformer.artifact.weights import fingerprint
@@ -15,13 +18,16 @@ __all__ = [
     "FileSum",
     "Loaded",
     "Manifest",
+    "MaskFile",
     "ModelRecord",
     "Report",
     "Step",
     "TaskRecord",
     "fingerprint",
     "load",
+    "merge",
     "read_manifest",
     "save",
+    "save_mask",
     "verify",
 ]

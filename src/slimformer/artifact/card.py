@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.layout import MASK
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,9 +37,7 @@ def write_card(manifest: Manifest) -> str:
         _front_matter(manifest),
         f"# {_title(manifest)}",
         _introduction(manifest),
-        "## Load\n\nWith Transformers alone:\n\n" + _example(manifest),
-        "With slimformer, which checks every file first:\n\n"
-        '```python\nimport slimformer\n\nmodel = slimformer.load("path/to/this/folder").model\n```',
+        "## Load\n\n" + _loading(manifest),
         "## How it was made\n\n" + _steps(manifest.steps),
     ]
     if manifest.task is not None:
@@ -77,6 +77,22 @@ def _introduction(manifest: Manifest) -> str:
     origin = manifest.steps[0].base
     start = "" if origin is None else f", starting from `{_plain(origin.name)}`"
     return f"A `{manifest.model.architecture}` made with slimformer by {methods}{start}."
+
+
+def _loading(manifest: Manifest) -> str:
+    ours = '```python\nimport slimformer\n\nmodel = slimformer.load("path/to/this/folder").model\n```'
+    if MASK not in manifest.files:
+        return "\n\n".join(
+            ["With Transformers alone:", _example(manifest), "With slimformer, which checks every file first:", ours]
+        )
+    name = "its base" if manifest.base is None else f"`{_plain(manifest.base.name)}`"
+    return "\n\n".join(
+        [
+            f"This is a mask: one bit for each masked weight of {name}, and the head. It is loaded on that base:",
+            ours,
+            "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs neither.",
+        ]
+    )
 
 
 def _example(manifest: Manifest) -> str:

@@ -16,6 +16,7 @@ from slimformer.errors import ArtifactError
 CARD = "README.md"
 CONFIG = "config.json"
 MANIFEST = "slimformer.json"
+MASK = "mask.safetensors"
 PROBE = "probe.json"
 
 #: Kinds of file an artifact may hold. None of them can run code by being read.
@@ -57,6 +58,7 @@ class Layout:
 LAYOUTS = (
     Layout("plain", "model.safetensors"),
     Layout("sharded", "model.safetensors.index.json", indexed=True),
+    Layout("mask", MASK),
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.guard import check_configs, read_config
-from slimformer.artifact.layout import CONFIG, find_layout
+from slimformer.artifact.layout import CONFIG, MASK, find_layout
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.sums import check_files
 from slimformer.errors import ArtifactError
@@ -43,6 +43,7 @@ def load(
     trust_remote_code: bool = False,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
+    base: str | Path | None = None,
 ) -> Loaded:
     """Load an artifact with the class it was saved from.
 
@@ -52,6 +53,7 @@ def load(
         trust_remote_code: run code that the folder brings or refers to.
         device: where the model goes; the CPU when not given.
         dtype: type of the weights in memory; as saved when not given.
+        base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
 
     Example:
         >>> loaded = load("out/sst2")
@@ -59,7 +61,7 @@ def load(
     """
     path = Path(folder).expanduser()
     manifest = checked_manifest(path, hashes=check, trust_code=trust_remote_code)
-    model = load_model(path, dtype=dtype, trust_code=trust_remote_code)
+    model = load_model(path, dtype=dtype, trust_code=trust_remote_code, base=base)
     if type(model).__name__ != manifest.model.architecture:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
@@ -67,7 +69,7 @@ def load(
         )
     if device is not None:
         model.to(device)  # type: ignore[arg-type]
-    return Loaded(model, load_processor(path, trust_code=trust_remote_code), manifest)
+    return Loaded(model, load_processor(path, trust_code=trust_remote_code, base=base), manifest)
 
 
 def checked_manifest(folder: Path, *, hashes: bool = True, trust_code: bool = False) -> Manifest:
@@ -78,10 +80,22 @@ def checked_manifest(folder: Path, *, hashes: bool = True, trust_code: bool = Fa
     return manifest
 
 
-def load_model(folder: Path, *, dtype: str | torch.dtype | None = None, trust_code: bool = False) -> PreTrainedModel:
+def load_model(
+    folder: Path,
+    *,
+    dtype: str | torch.dtype | None = None,
+    trust_code: bool = False,
+    base: str | Path | None = None,
+) -> PreTrainedModel:
     """Load the model of a folder from safetensors; a weight too many, too few or of another shape is an error."""
-    find_layout(folder)
+    layout = find_layout(folder)
     loader, code = _loader(folder, read_config(folder / CONFIG), trust_code)
+    if layout.name == "mask":
+        from slimformer.artifact.masking import load_masked
+
+        return load_masked(folder, loader, base, dtype)
+    if base is not None:
+        raise ArtifactError(f"a base was given, `{base}`, but `{folder}` is no mask and needs none; leave it out")
     try:
         with quiet():
             model, info = loader.from_pretrained(
@@ -103,8 +117,8 @@ def load_model(folder: Path, *, dtype: str | torch.dtype | None = None, trust_co
     return loaded
 
 
-def load_processor(folder: Path, *, trust_code: bool = False) -> Any:
-    """Load the tokenizer or image processor of a folder; None when it has none."""
+def load_processor(folder: Path, *, trust_code: bool = False, base: str | Path | None = None) -> Any:
+    """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
     import transformers
 
     for name, auto in PROCESSORS:
@@ -120,7 +134,7 @@ def load_processor(folder: Path, *, trust_code: bool = False) -> Any:
                     f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
                     f"check {name} and the installed transformers version"
                 ) from error
-    return None
+    return _processor_of_base(folder, base) if (folder / MASK).is_file() else None
 
 
 @contextmanager
@@ -158,6 +172,20 @@ def _loader(folder: Path, config: dict[str, Any], trust_code: bool) -> tuple[Any
             f"{transformers.__version__}; install the version it was saved with"
         )
     return found, {}
+
+
+def architecture_of(folder: Path) -> type[PreTrainedModel]:
+    """The class of Transformers that the config of a folder names."""
+    found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG), trust_code=False)[0]
+    return found
+
+
+def _processor_of_base(folder: Path, base: str | Path | None) -> Any:
+    from slimformer.artifact.mask_base import base_processor, find_base
+    from slimformer.artifact.mask_file import MaskFile
+
+    record = MaskFile.read(folder / MASK).base
+    return base_processor(record, find_base(record, folder, base)) if record.processor else None
 
 
 def _check_loading(folder: Path, info: dict[str, Any]) -> None:

@@ -59,7 +59,7 @@ def describe_base(base: Base | str | Path) -> Base:
     if folder.is_dir():
         name = str(base) if str(base) in PACKAGED else folder.resolve().name
         return Base(name=name, fingerprint=fingerprint(folder))
-    cached = _cached_folder(source)
+    cached = cached_folder(source)
     return Base(name=source, fingerprint=None if cached is None else fingerprint(cached))
 
 
@@ -91,7 +91,8 @@ def _same_base(base: Base, manifest: Manifest) -> Base:
     return base.model_copy(update={"fingerprint": recorded})
 
 
-def _cached_folder(name: str) -> Path | None:
+def cached_folder(name: str) -> Path | None:
+    """The folder of the cache of the Hub that holds a model's weights, if there is one."""
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 

@@ -21,7 +21,7 @@ from slimformer.artifact.weights import count, fingerprint, size, stored_tensors
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -47,6 +47,7 @@ def save(
     probe: Mapping[str, Tensor] | None = None,
     overwrite: bool = False,
     command: str | Sequence[str] | None = None,
+    write: Callable[[Path, PreTrainedModel, Any], None] | None = None,
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -64,6 +65,7 @@ def save(
         probe: a small batch for models that take other inputs than token ids or pixels.
         overwrite: replace the artifact that is there.
         command: the command line that ran.
+        write: puts model and processor into the folder in another layout than a plain checkpoint.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
@@ -77,7 +79,10 @@ def save(
     tensors = stored_tensors(transformer)
 
     with staging(folder, needed=size(tensors) + MARGIN, overwrite=overwrite) as stage:
-        _write_checkpoint(stage, transformer, processor)
+        (write or _write_checkpoint)(stage, transformer, processor)
+        _check_kinds(stage, processor)
+        drop_code(stage)
+        _open_to_readers(stage)
         recorded = _read_back(stage, transformer, Probe(inputs=batch, outputs=in_memory))
         (stage / PROBE).write_bytes(recorded.to_bytes())
         record = ModelRecord(
@@ -136,26 +141,34 @@ def _describe(
 
 def _write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> None:
     # The weights go into one file whatever their size.
-    parts: list[tuple[Any, dict[str, str]]] = [(model, {"max_shard_size": "1000TB"})]
+    _save_part(stage, model, max_shard_size="1000TB")
     if processor is not None:
-        parts.append((_untouched(processor), {}))
-    for part, settings in parts:
-        try:
-            with quiet():
-                part.save_pretrained(stage, **settings)
-        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ArtifactError(
-                f"`{type(part).__name__}` cannot be saved: {reason}; nothing was written, mend it and save again"
-            ) from error
+        save_processor(stage, processor)
+
+
+def save_processor(folder: Path, processor: Any) -> None:
+    """Write a tokenizer or image processor, without what its last call left in it."""
+    _save_part(folder, _untouched(processor))
+
+
+def _save_part(folder: Path, part: Any, **settings: str) -> None:
+    try:
+        with quiet():
+            part.save_pretrained(folder, **settings)
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ArtifactError(
+            f"`{type(part).__name__}` cannot be saved: {reason}; nothing was written, mend it and save again"
+        ) from error
+
+
+def _check_kinds(stage: Path, processor: Any) -> None:
     for path in sorted(stage.rglob("*")):
         if path.is_file() and path.suffix not in DATA_SUFFIXES:
             raise ArtifactError(
                 f"`{type(processor).__name__}` writes `{path.name}`, which is neither JSON nor text; "
                 "nothing was written, give the fast version of the tokenizer"
             )
-    drop_code(stage)
-    _open_to_readers(stage)
 
 
 def _untouched(processor: Any) -> Any:

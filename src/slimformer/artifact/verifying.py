@@ -26,12 +26,12 @@ class Report:
     max_difference: float
 
 
-def verify(folder: str | Path, trust_remote_code: bool = False) -> Report:
+def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path | None = None) -> Report:
     """Check an artifact completely; an `ArtifactError` gives the first reason why it is not sound.
 
     The manifest and the sums of all files come first, and nothing else is parsed before they agree. Then
     the fingerprint of the weights, the loading of model and processor, and the probe, asked on the CPU in
-    float32.
+    float32. A mask is verified on its base, which is found as `load` finds it.
     """
     path = Path(folder).expanduser()
     manifest = checked_manifest(path, trust_code=trust_remote_code)
@@ -42,8 +42,8 @@ def verify(folder: str | Path, trust_remote_code: bool = False) -> Report:
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
         )
     probe = _read_probe(path)
-    load_processor(path, trust_code=trust_remote_code)
-    model = load_model(path, dtype="float32", trust_code=trust_remote_code)
+    load_processor(path, trust_code=trust_remote_code, base=base)
+    model = load_model(path, dtype="float32", trust_code=trust_remote_code, base=base)
     try:
         apart = difference(probe.outputs, ask(model, probe.inputs), relative=RELATIVE, absolute=ABSOLUTE)
     except ArtifactError as error:

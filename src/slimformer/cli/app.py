@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
 from slimformer.errors import ConfigError, SlimformerError
@@ -15,6 +15,9 @@ from slimformer.errors import ConfigError, SlimformerError
 COMMANDS = {
     "demo": ("slimformer.cli.demo:demo", "Train and measure a real model in a few minutes, offline, with a report."),
     "finetune": ("slimformer.cli.finetune:finetune_model", "Fine-tune a model on a task."),
+    "distill": ("slimformer.cli.distill:distill_model", "Distil a teacher into a small student, without labels."),
+    "mask": ("slimformer.cli.mask:mask_model", "Learn one bit per weight for a task, on top of a base."),
+    "merge": ("slimformer.cli.merge:merge_mask", "Turn a mask and its base into a plain checkpoint."),
     "evaluate": ("slimformer.cli.evaluate:evaluate_model", "Measure an artifact on a task."),
     "bench": ("slimformer.cli.bench:bench_models", "Measure size, memory, latency and throughput of models."),
     "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),
@@ -26,6 +29,8 @@ app = App(
     help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
     help_epilogue="Add `--debug` to any command to see the traceback of an error.",
     version=__version__,
+    # `--corpus a.txt b.txt`: a flag with several values takes all that follow it.
+    default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
     result_action="return_value",
 )
 for _name, (_target, _help) in COMMANDS.items():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import checkpoint
 from slimformer.anatomy import family_of
-from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.layout import MANIFEST, MASK
 from slimformer.artifact.loading import checked_manifest
 from slimformer.errors import CheckpointError, ConfigError
 from slimformer.tasks.kinds import kind_of
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Kinds whose head is that of pretraining, which fits whatever the text is.
 MODELLING = ("language-modelling", "last-word")
+#: Kinds that measure the embeddings of a bare encoder.
+EMBEDDING = ("retrieval", "similarity")
 #: Heads that were trained for one task; their weights bear the same names in several of them.
 TASK_HEADS = (
     "ForSequenceClassification",
@@ -71,7 +73,11 @@ def head_classes(name: str, config: PretrainedConfig, task: Task) -> tuple[str, 
 def check_trainable(name: str, config: PretrainedConfig, task: Task) -> None:
     """Refuse, before any work, a task that cannot be trained or that the base has no head for."""
     head_classes(name, config, task)
-    if task.preset.kind == "retrieval":
+    if (Path(name).expanduser() / MASK).is_file():
+        raise CheckpointError(
+            f"`{name}` is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
+        )
+    if task.preset.kind in EMBEDDING:
         raise ConfigError(
             f"task `{task.name}` has no loss to train with: it measures the embeddings of a bare encoder; "
             "train on `classification`, or measure with `slimformer evaluate`"

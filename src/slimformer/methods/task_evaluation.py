@@ -9,6 +9,7 @@ from slimformer.anatomy import family_of
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError
 from slimformer.evaluation import evaluate
 from slimformer.methods.base import (
+    EMBEDDING,
     MODELLING,
     fitting_length,
     head_classes,
@@ -82,7 +83,7 @@ def _check_architecture(name: str | Path, config: PretrainedConfig, task: Task, 
     found = (config.architectures or ["model"])[0]
     kind = task.preset.kind
     # The head of pretraining goes by several names; whether it is there shows when it is loaded.
-    if kind == "retrieval" or found in wanted or (kind in MODELLING and not is_artifact(name)):
+    if kind in EMBEDDING or found in wanted or (kind in MODELLING and not is_artifact(name)):
         return
     raise CheckpointError(
         f"`{name}` is a `{found}`, which has no trained head for task `{task.name}`; give a `{wanted[0]}`, "
@@ -109,7 +110,7 @@ def _load(name: str | Path, data: TaskData) -> tuple[Any, Any]:
     loaded = artifact.load(name, check=False)  # `read_base` has compared the sums
     if loaded.processor is None:
         raise ArtifactError(f"artifact `{name}` has no tokenizer or image processor; save it again with its processor")
-    return (loaded.model.base_model if data.kind == "retrieval" else loaded.model), loaded.processor
+    return (loaded.model.base_model if data.kind in EMBEDDING else loaded.model), loaded.processor
 
 
 def _check_outputs(name: str | Path, model: Any, data: TaskData) -> None:

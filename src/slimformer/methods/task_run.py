@@ -19,6 +19,7 @@ from slimformer.anatomy import family_of
 from slimformer.evaluation import evaluate, item_length
 from slimformer.methods.base import check_trainable, fitting_length, load_base, read_base
 from slimformer.methods.place import Place, is_main
+from slimformer.methods.record import counts_of, finished, step_of
 from slimformer.tasks import get_task
 from slimformer.train import train
 
@@ -32,11 +33,7 @@ if TYPE_CHECKING:
     from slimformer.methods.task_options import TaskOptions
     from slimformer.tasks import TaskData
     from slimformer.tasks.features import Features
-    from slimformer.train import Objective, Trained, TrainingOptions
-
-
-#: What a run notes of itself beside its settings.
-COUNTS = ("steps", "kept_step")
+    from slimformer.train import Objective, TrainingOptions
 
 
 @dataclass(frozen=True)
@@ -109,9 +106,9 @@ def run_on_task(
     config.require("task", "data")
     settings = config.model_dump(mode="json", exclude={"out"})
     place = Place.of(out)
-    done = _finished(place, method, settings) if manner.resume else None
+    done = finished(place, method, settings) if manner.resume else None
     if done is not None:
-        return done
+        return _told_again(done, place)
     place.check(settings, manner)
     start = _prepare(config, base, training.seed)
     if not manner.quiet:
@@ -143,7 +140,7 @@ def run_on_task(
                 place.out,
                 model,
                 processor=processor,
-                step=_step(method, settings, training.seed, trained, manner.command),
+                step=step_of(method, settings, training.seed, trained, manner.command),
                 base=base,
                 metrics={f"{data.preset.name}/dev": metrics},
                 task=task_record(data, config),
@@ -161,6 +158,13 @@ def run_on_task(
         trained.log,
         start.notes,
     )
+
+
+def _told_again(done: artifact.Loaded, place: Place) -> TaskResult:
+    """The result of a run that had ended before."""
+    (metrics,) = done.manifest.metrics.values()
+    counts = counts_of(done.manifest.steps[-1])
+    return TaskResult(done.model, done.processor, dict(metrics), "dev", place.out, seconds=0.0, **counts)
 
 
 @dataclass(frozen=True)
@@ -236,31 +240,3 @@ def show_notes(notes: list[str]) -> None:
     """Tell the user what was done to data or model that may not be expected."""
     for note in notes if is_main() else ():
         sys.stderr.write(f"note: {note}\n")
-
-
-def _finished(place: Place, method: str, settings: dict[str, Any]) -> TaskResult | None:
-    """The result of a run that had ended before it was asked to resume, if it is this very run's."""
-    if place.out is None or not (place.out / "slimformer.json").exists():
-        return None
-    loaded = artifact.load(place.out)
-    step = loaded.manifest.steps[-1]
-    known = {name: value for name, value in step.config.items() if name not in (*COUNTS, "data_digest", "out")}
-    if step.method != method or known != {name: value for name, value in settings.items() if name != "out"}:
-        return None
-    place.clear()
-    (metrics,) = loaded.manifest.metrics.values()
-    counts = _counts(step.config)
-    return TaskResult(
-        loaded.model, loaded.processor, dict(metrics), "dev", place.out, counts["steps"], counts["kept_step"], 0.0
-    )
-
-
-def _step(method: str, settings: dict[str, Any], seed: int, trained: Trained, command: str | None) -> artifact.Step:
-    counts = dict(zip(COUNTS, (trained.steps, trained.kept_step), strict=True))
-    return artifact.Step(
-        method=method, config={**settings, **counts}, seed=seed, duration_s=trained.seconds, command=command
-    )
-
-
-def _counts(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: config[name] for name in COUNTS}

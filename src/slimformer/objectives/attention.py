@@ -48,7 +48,11 @@ def attention_map_loss(
 
 
 def attention_score_loss(
-    teacher_scores: Tensor, student_scores: Tensor, attention_mask: Tensor | None, reference: bool = False
+    teacher_scores: Tensor,
+    student_scores: Tensor,
+    attention_mask: Tensor | None,
+    reference: bool = False,
+    causal: bool = False,
 ) -> Tensor:
     """Mean squared difference of attention scores for one layer, TernaryBERT's loss.
 
@@ -58,6 +62,7 @@ def attention_score_loss(
         attention_mask: [batch, length], 1 for tokens that count; None for all.
         reference: Do as the published code: scores come with their additive mask, those of -100 and below count
             as 0, and the mean is over everything, padding included.
+        causal: Whether a token sees only itself and those before it; the other pairs do not count then.
     """
     _check(teacher_scores, student_scores, attention_mask)
     if reference:
@@ -65,8 +70,8 @@ def attention_score_loss(
         student_scores = student_scores.masked_fill(student_scores <= -100, 0)
         return mean_square(teacher_scores, student_scores)
     mask = _tokens(student_scores, attention_mask)
-    both = (mask[:, None, :, None] & mask[:, None, None, :]).expand_as(student_scores)
-    return mean_square(teacher_scores, student_scores, both)
+    both = mask[:, None, :, None] & ~hidden_keys(mask, causal)
+    return mean_square(teacher_scores, student_scores, both.expand_as(student_scores))
 
 
 def _tokens(scores: Tensor, attention_mask: Tensor | None) -> Tensor:

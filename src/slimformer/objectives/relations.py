@@ -12,12 +12,12 @@ from slimformer.errors import ObjectiveError
 from slimformer.objectives.visibility import hidden_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: All ordered pairs of queries, keys and values.
 ALL_PAIRS = ("qq", "qk", "qv", "kq", "kk", "kv", "vq", "vk", "vv")
-#: Numbers of one chunk of scores, teacher's and student's each: 64 MB in float32.
-CHUNK = 1 << 24
+#: Numbers of one chunk of scores, teacher's and student's each: what stays in a core's cache, and 64 MB elsewhere.
+CPU_CHUNK, CHUNK = 1 << 18, 1 << 24
 
 
 def relation_loss(
@@ -39,8 +39,9 @@ def relation_loss(
     and student may have any widths that the number of relation heads divides. Padding, on either side, counts
     neither as row nor as column.
 
-    Scores are made for a few heads at a time and gradients along with them, so that memory grows with one chunk
-    and not with all heads and pairs. The softmax runs in float32, or in float64 when the student is in float64.
+    Scores are made for a few sentences and heads at a time and gradients along with them, so that memory grows with
+    one chunk and not with all heads and pairs. The softmax runs in float32, or in float64 when the student is in
+    float64.
 
     Args:
         teacher: "q", "k" and "v" of the teacher's layer, [batch, length, width] each; no gradient flows to them.
@@ -96,27 +97,27 @@ class _Relations(torch.autograd.Function):
         ours = {name: _heads(value.to(precision), heads, mask) for name, value in zip(names, student, strict=True)}
         wants = any(ctx.needs_input_grad[7:])
         gradients = {name: torch.zeros_like(value) if wants else None for name, value in ours.items()}
-        hidden = hidden_keys(mask, causal)
+        hidden = _hidden(mask, causal)
         # 1/(A_r·|x|) for each row, mean over the sentences; rows of padding weigh nothing.
         rows = mask.to(precision) / (mask.sum(-1, keepdim=True).clamp(min=1) * heads * len(mask))
-        rows = rows[:, None, :, None]  # [batch, 1, query, 1]
         losses = rows.new_zeros(len(pairs))
-        length = mask.shape[1]
-        size = max(1, CHUNK // (len(mask) * length * length))
-        for start in range(0, heads, size):
-            chunk = slice(start, start + size)
+        for at in _chunks(len(mask), heads, mask.shape[1], CPU_CHUNK if mask.device.type == "cpu" else CHUNK):
+            unseen = None if hidden is None else hidden[at[0]]
+            shares = rows[at[0], None, :, None]  # [batch, 1, query, 1]
             for number, pair in enumerate(pairs):
                 m, n = pair[0], pair[1]
-                wanted = _log_relation(theirs[m][:, chunk], theirs[n][:, chunk], hidden)
-                made = _log_relation(ours[m][:, chunk], ours[n][:, chunk], hidden)
-                share = wanted.exp()
-                # Hidden columns have probability 0 on both sides; 0 times (-inf minus -inf) must count as 0.
-                apart = (wanted - made).masked_fill(hidden, 0)
-                losses[number] += (share * apart * rows).sum()
+                wanted = _log_relation(theirs[m][at], theirs[n][at], unseen)
+                made = _log_relation(ours[m][at], ours[n][at], unseen)
+                likely = wanted.exp()
+                apart = wanted.sub_(made)
+                if unseen is not None:
+                    # Hidden columns have probability 0 on both sides; 0 times (-inf minus -inf) must count as 0.
+                    apart.masked_fill_(unseen, 0)
+                losses[number] += apart.mul_(likely).mul_(shares).sum()
                 if wants:
-                    slope = (made.exp() - share) * (rows * weights[number] / math.sqrt(ours[m].shape[-1]))
-                    _add(gradients[m], chunk, slope @ ours[n][:, chunk])
-                    _add(gradients[n], chunk, slope.mT @ ours[m][:, chunk])
+                    slope = made.exp_().sub_(likely).mul_(shares * weights[number] / math.sqrt(ours[m].shape[-1]))
+                    _add(gradients[m], at, slope @ ours[n][at])
+                    _add(gradients[n], at, slope.mT @ ours[m][at])
         if wants:
             merged = (_merge(gradients[name]) for name in names)
             ctx.save_for_backward(*(value.to(each.dtype) for value, each in zip(merged, student, strict=True)))
@@ -131,7 +132,7 @@ class _Relations(torch.autograd.Function):
 def _heads(value: Tensor, heads: int, mask: Tensor) -> Tensor:
     """[batch, length, width] → [batch, relation heads, length, width of a head]; whatever padding holds becomes 0."""
     split: Tensor = value.masked_fill(~mask[..., None], 0).unflatten(-1, (heads, -1))
-    return split.transpose(1, 2)
+    return split.transpose(1, 2).contiguous()
 
 
 def _merge(value: Tensor | None) -> Tensor:
@@ -139,14 +140,32 @@ def _merge(value: Tensor | None) -> Tensor:
     return value.transpose(1, 2).flatten(2)
 
 
-def _add(total: Tensor | None, chunk: slice, value: Tensor) -> None:
+def _hidden(mask: Tensor, causal: bool) -> Tensor | None:
+    """Which keys each query does not see; None where all see all, as in packed text on a CPU, which can tell."""
+    if not causal and mask.device.type == "cpu" and bool(mask.all()):
+        return None
+    return hidden_keys(mask, causal)
+
+
+def _chunks(batch: int, heads: int, length: int, most: int) -> Iterator[tuple[slice, slice]]:
+    """Sentences and heads to work on together, so that their scores are at most `most` numbers, if one head is."""
+    head_step = min(heads, max(1, most // length**2))
+    batch_step = max(1, most // (head_step * length**2))
+    for row in range(0, batch, batch_step):
+        for head in range(0, heads, head_step):
+            yield slice(row, row + batch_step), slice(head, head + head_step)
+
+
+def _add(total: Tensor | None, at: tuple[slice, slice], value: Tensor) -> None:
     assert total is not None
-    total[:, chunk] += value
+    total[at] += value
 
 
-def _log_relation(one: Tensor, other: Tensor, hidden: Tensor) -> Tensor:
-    scores = one @ other.mT / math.sqrt(one.shape[-1])
-    return scores.masked_fill(hidden, -math.inf).log_softmax(dim=-1)
+def _log_relation(one: Tensor, other: Tensor, hidden: Tensor | None) -> Tensor:
+    scores = (one / math.sqrt(one.shape[-1])) @ other.mT
+    if hidden is not None:
+        scores.masked_fill_(hidden, -math.inf)
+    return scores.log_softmax(dim=-1)
 
 
 def _check(

@@ -21,6 +21,7 @@ KindName = Literal[
     "last-word",
     "image-classification",
     "retrieval",
+    "similarity",
 ]
 
 #: How a file is read; each is an entry in `slimformer.tasks.readers`.

@@ -1,12 +1,13 @@
 """Training: one loop for all methods, on `transformers.Trainer`."""
 
 from slimformer.train.objective import Loss, Objective
-from slimformer.train.options import TrainingOptions
+from slimformer.train.options import StepOptions, TrainingOptions
 from slimformer.train.run import Trained, check_folder, prepare_folder, remove_folder, train
 
 __all__ = [
     "Loss",
     "Objective",
+    "StepOptions",
     "Trained",
     "TrainingOptions",
     "check_folder",

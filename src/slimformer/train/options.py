@@ -11,14 +11,13 @@ from slimformer.config import Config
 Positive = Annotated[int, Field(ge=1)]
 
 
-class TrainingOptions(Config):
-    """Settings of the optimizer, the schedule and the loop.
+class StepOptions(Config):
+    """Settings of the optimizer, the schedule and the steps.
 
     `batch_size` counts the examples of one optimizer step over all processes and accumulation steps, so that
     the number of processes changes how fast a run is and not what it computes.
     """
 
-    epochs: float = Field(3.0, gt=0, description="Passes over the training data; `--max-steps` wins over it.")
     max_steps: Positive | None = Field(None, description="Optimizer steps to take, however many epochs that is.")
     batch_size: Positive = Field(32, description="Examples per optimizer step, over all processes.")
     accumulation: Positive = Field(1, description="Parts a batch is computed in, to save memory.")
@@ -34,12 +33,18 @@ class TrainingOptions(Config):
     seed: int = Field(0, ge=0, description="Seed of the order of examples, dropout and new weights.")
     bf16: bool = Field(False, description="Compute in bfloat16 where it is safe; weights stay in float32.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
+    save_every: Positive = Field(500, description="Steps between checkpoints for `--resume`.")
+    log_every: Positive = Field(10, description="Steps between progress lines.")
+    threads: Positive | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
+    tensorboard: str | None = Field(None, description="Folder for TensorBoard's event files.")
+
+
+class TrainingOptions(StepOptions):
+    """The same for data that is gone through in epochs and measured on dev."""
+
+    epochs: float = Field(3.0, gt=0, description="Passes over the training data; `--max-steps` wins over it.")
     group_by_length: bool = Field(False, description="Put texts of similar length into one batch.")
     eval_every: Positive | None = Field(
         None, description="Steps between evaluations on dev; by default after each epoch."
     )
     best: bool = Field(True, description="Keep the weights of the best evaluation instead of the last ones.")
-    save_every: Positive = Field(500, description="Steps between checkpoints for `--resume`.")
-    log_every: Positive = Field(10, description="Steps between progress lines.")
-    threads: Positive | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
-    tensorboard: str | None = Field(None, description="Folder for TensorBoard's event files.")

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+class LogAtTheEnd(TrainerCallback):
+    """Have the last step logged, wherever it falls."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ask for an entry after the last step."""
+        if state.global_step >= state.max_steps:
+            control.should_log = True
+
+
 class ProgressLines(TrainerCallback):
     """One line on standard error for every log entry: step, time left, loss, and what else was logged."""
 

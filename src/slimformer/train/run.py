@@ -72,11 +72,13 @@ def train(
     """
     from transformers import set_seed
 
-    from slimformer.train.progress import ProgressBar, ProgressLines
+    from slimformer.train.progress import LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
 
     arguments = _arguments(options, folder, len(features), evaluation is not None)
-    callbacks: list[Any] = [] if quiet else [ProgressBar() if sys.stderr.isatty() else ProgressLines()]
+    callbacks: list[Any] = [LogAtTheEnd()]
+    if not quiet:
+        callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
     if options.tensorboard is not None:
         callbacks.append(_tensorboard(options.tensorboard))
     with _surroundings(options.threads):

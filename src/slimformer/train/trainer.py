@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer
 
 from slimformer.errors import TrainingError
@@ -98,9 +99,15 @@ class SlimTrainer(Trainer):
         """Log, with the terms of the loss as means since the last entry."""
         if "loss" in logs and self.parts:
             steps = max(1, self.state.global_step - getattr(self, "_parts_logged", self._initial_global_step))
-            logs = {**logs, **{name: float(total) / steps for name, total in self.parts.items()}}
+            logs = {**logs, **{name: self._mean(total) / steps for name, total in self.parts.items()}}
             self.parts, self._parts_logged = {}, self.state.global_step
         super().log(logs, start_time)
+
+    def _mean(self, total: Tensor) -> float:
+        """The mean over all processes, as the loop takes it of the loss itself."""
+        if self.args.world_size > 1:
+            total = cast("Tensor", self.accelerator.gather(total)).mean()
+        return float(total)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Measure on dev and keep the weights if they are the best so far."""
@@ -153,10 +160,10 @@ class SlimTrainer(Trainer):
                 return
         write_weights(self.trained, path, {"step": str(step), "score": repr(score)})
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> EpochSampler | None:
+    def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         data: Any = self.train_dataset if train_dataset is None else train_dataset
-        if not hasattr(data, "__len__"):
-            return None
+        if getattr(data, "shuffled", False):  # a stream that comes in an order of its own
+            return SequentialSampler(data)
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         return EpochSampler(len(data), self.args.seed, self.lengths, batch, getattr(data, "set_epoch", None))
 

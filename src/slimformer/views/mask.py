@@ -75,7 +75,10 @@ class MaskView(View):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Zero the weights whose bit is 0."""
-        return weight * _tile(self.binary.to(weight.dtype), weight.shape)
+        if self.scores.shape == weight.shape:
+            masked: Tensor = _Mask.apply(weight, self.scores, self.threshold)  # type: ignore[no-untyped-call]
+            return masked
+        return weight * tile(self.binary.to(weight.dtype), weight.shape)
 
     def spec(self) -> dict[str, Any]:
         """Settings of this view; the scores travel in the state dict."""
@@ -110,7 +113,25 @@ class _Binarize(torch.autograd.Function):
         return gradient, None
 
 
-def _tile(binary: Tensor, shape: Sequence[int]) -> Tensor:
+class _Mask(torch.autograd.Function):
+    """W ⊙ [M > θ] in one step: the same numbers as `W * binarize(M)`, without a mask in floats being made and kept."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, scores: Tensor, threshold: float) -> Tensor:
+        # A product with bytes is several times faster than one with booleans or with a mask made of floats.
+        bits = (scores > threshold).view(torch.uint8)
+        ctx.save_for_backward(weight, *([bits] if ctx.needs_input_grad[0] else []))
+        return weight * bits
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        weight, *bits = ctx.saved_tensors
+        of_weight = gradient * bits[0] if bits else None
+        return of_weight, gradient * weight if ctx.needs_input_grad[1] else None, None
+
+
+def tile(binary: Tensor, shape: Sequence[int]) -> Tensor:
+    """Repeat each bit over its tile of a weight of this shape; axes with one bit are left to broadcasting."""
     for axis, size in enumerate(shape):
         if binary.shape[axis] not in (1, size):
             binary = binary.repeat_interleave(size // binary.shape[axis], dim=axis)

@@ -6,13 +6,11 @@ What is built is a checkpoint like any other; nothing in it knows of slimformer.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import Field
 
 from slimformer.anatomy import Anatomy, family_of
-from slimformer.config import Config
 from slimformer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,29 +18,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.anatomy import Block
-
-Start = Literal["random", "truncate", "spaced"]
-
-
-class StudentShape(Config):
-    """How large the student is; what is not given is the teacher's."""
-
-    layers: int | None = Field(None, ge=1, description="Blocks of the student.")
-    hidden: int | None = Field(None, ge=1, description="Width of the student's hidden states.")
-    heads: int | None = Field(None, ge=1, description="Attention heads of the student.")
-    ffn: int | None = Field(None, ge=1, description="Feed-forward neurons; by default in the teacher's proportion.")
-    embedding: int | None = Field(None, ge=1, description="Width of factorised embeddings, less than `--hidden`.")
-    start: Start = Field(
-        "random",
-        description="What the student starts from: random weights, the teacher's bottom blocks, or evenly spaced ones.",
-    )
+    from slimformer.methods.distill.shape import Start, StudentShape
 
 
 def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:
     """Build a student of the teacher's family.
 
     Args:
-        teacher: A base model.
+        teacher: A base model; one with a head gives the student such a head too.
         shape: How large the student is and what it starts from.
         seed: Seed of the random weights.
     """
@@ -50,7 +33,12 @@ def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) 
 
     config = student_config(teacher.config, shape)
     set_seed(seed)
-    student: PreTrainedModel = AutoModel.from_config(config)
+    if Anatomy.of(teacher).base is teacher:
+        student: PreTrainedModel = AutoModel.from_config(config)
+    elif shape.embedding is None:
+        student = type(teacher)._from_config(config)
+    else:
+        raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
     if shape.start != "random":
         copy_weights(teacher, student, shape.start)
     return student
@@ -92,6 +80,14 @@ def copy_weights(teacher: nn.Module, student: nn.Module, start: Start) -> None:
         for name, parameter in student.named_parameters():
             if id(parameter) not in paths and name in known and known[name].dim() == parameter.dim():
                 _copy_corner(known[name], parameter)
+
+
+@torch.no_grad()
+def pass_through(block: Block) -> None:
+    """Let a block add nothing to what comes in: its two matrices that write to the hidden states become 0."""
+    for matrix in (block.output, block.down):
+        bias = matrix.bias
+        matrix.write(torch.zeros(matrix.shape), None if bias is None else torch.zeros_like(bias))
 
 
 def source_blocks(teacher: int, student: int, start: Start) -> list[int]:

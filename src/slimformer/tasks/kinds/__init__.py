@@ -21,6 +21,7 @@ _CLASSES: dict[KindName, str] = {
     "last-word": "last_word.LastWord",
     "image-classification": "image_classification.ImageClassification",
     "retrieval": "retrieval.Retrieval",
+    "similarity": "similarity.Similarity",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slimformer.tasks.features import Features
+    from slimformer.tasks.preset import KindName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 class Regression(Kind):
     """Predicting a number for a text or a pair."""
 
-    name = "regression"
+    name: ClassVar[KindName] = "regression"
     head = "AutoModelForSequenceClassification"
-    metrics = ("pearson", "spearman", "mean_squared_error")
+    metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     labelled = False
 
     def guess_label(self, found: SplitRows) -> str:

@@ -13,4 +13,5 @@ register(
     Preset("language-modelling", "language-modelling", "running text, predicted token by token", max_length=256),
     Preset("image-classification", "image-classification", "images with one label each", max_length=224),
     Preset("retrieval", "retrieval", "texts that should find their like"),
+    Preset("similarity", "similarity", "pairs of texts with a number each, compared by embeddings"),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from slimformer.tasks.preset import Carve, Hub, Layout, Preset, register
 
 _TRAIN_DEV = {"train": ("train.tsv",), "dev": ("dev.tsv",)}
@@ -105,6 +107,13 @@ STSB = Preset(
     metrics=("pearson", "spearman"),
     hub=Hub("nyu-mll/glue:stsb", ("sentence1", "sentence2")),
 )
+STSB_SIMILARITY = replace(
+    STSB,
+    name="stsb-similarity",
+    kind="similarity",
+    summary="similarity of sentences by their embeddings, without training",
+    metrics=("spearman", "pearson"),
+)
 MNLI = Preset(
     "mnli",
     "classification",
@@ -164,4 +173,4 @@ WNLI = Preset(
     hub=Hub("nyu-mll/glue:wnli", ("sentence1", "sentence2")),
 )
 
-register(SST2, COLA, MRPC, QQP, STSB, MNLI, QNLI, RTE, WNLI)
+register(SST2, COLA, MRPC, QQP, STSB, STSB_SIMILARITY, MNLI, QNLI, RTE, WNLI)

@@ -1,0 +1,279 @@
+"""Many tasks on one base: masks in a bank against PEFT LoRA adapters (rank 8) and against separate checkpoints.
+
+Bytes per task, resident memory with all tasks loaded, time to switch task, and throughput of mixed-task batches.
+Nothing is trained: what masks, adapters and copies hold does not change what they cost. Memory is measured in a
+process of its own for each; times are taken in one process, in turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import itertools
+import json
+import logging
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers.utils import logging as reports
+
+from harness import in_turn, keep, options
+from slimformer import checkpoint
+from slimformer.artifact import Step, save_mask
+from slimformer.bank import MaskBank
+from slimformer.bench import resident_bytes
+from slimformer.methods.mask import MaskConfig
+from slimformer.methods.mask.scores import Masking
+
+LABELS = 2
+RANK = 8
+SWITCH_LIMIT, MEMORY_LIMIT = 1 / 5, 1.8
+WORDS = ("the", "a", "film", "plot", "cast", "was", "is", "very", "not", "and", "but", "end", "good", "bad", "of")
+
+
+def fresh(seed: int) -> Any:
+    """MiniLM with a new head."""
+    torch.manual_seed(seed)
+    return AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"), num_labels=LABELS).eval()
+
+
+def prepare(folder: Path, tasks: int, blocks: str) -> None:
+    """Write masks, adapters and checkpoints of as many tasks."""
+    from peft import LoraConfig, get_peft_model
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    adapted = get_peft_model(fresh(0), LoraConfig(task_type="SEQ_CLS", r=RANK), adapter_name="task0")
+    for number in range(1, tasks):
+        adapted.add_adapter(f"task{number}", LoraConfig(task_type="SEQ_CLS", r=RANK))
+    adapted.save_pretrained(folder / "lora")
+    for number in range(tasks):
+        model = fresh(number)
+        model.save_pretrained(folder / "plain" / f"task{number}")
+        Masking.start(model, MaskConfig(seed=number, blocks=blocks)).end(model)
+        save_mask(
+            folder / "mask" / f"task{number}",
+            model,
+            base="minilm",
+            processor=tokenizer,
+            step=Step(method="mask", seed=number),
+            task={"name": "classification", "kind": "classification", "labels": ["no", "yes"]},
+        )
+
+
+def load_bank(folder: Path, tasks: int, memory_limit: int = 0) -> tuple[MaskBank, Any]:
+    """One base and the masks."""
+    bank = MaskBank("minilm", memory_limit=memory_limit)
+    for number in range(tasks):
+        bank.add(f"task{number}", folder / "mask" / f"task{number}")
+    return bank, bank.logits
+
+
+def load_lora(folder: Path, tasks: int) -> tuple[Any, Any]:
+    """One base and the adapters."""
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(fresh(0), folder / "lora" / "task0", adapter_name="task0")
+    for number in range(1, tasks):
+        model.load_adapter(folder / "lora" / f"task{number}", adapter_name=f"task{number}")
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    model.eval()
+
+    def ask(requests: dict[str, list[str]]) -> Any:
+        names = [name for name, texts in requests.items() for _ in texts]
+        batch = tokenizer([text for texts in requests.values() for text in texts], padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            return model(**batch, adapter_names=names).logits
+
+    return model, ask
+
+
+def load_plain(folder: Path, tasks: int) -> tuple[Any, Any]:
+    """A whole model for each task."""
+    models = {
+        f"task{number}": AutoModelForSequenceClassification.from_pretrained(folder / "plain" / f"task{number}").eval()
+        for number in range(tasks)
+    }
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+
+    def ask(requests: dict[str, list[str]]) -> Any:
+        with torch.inference_mode():
+            return {
+                name: models[name](**tokenizer(texts, padding=True, return_tensors="pt")).logits
+                for name, texts in requests.items()
+            }
+
+    return models, ask
+
+
+LOADERS: dict[str, Any] = {
+    "one checkpoint": lambda folder, tasks: load_plain(folder, 1),
+    "mask bank": load_bank,
+    "mask bank, weights kept": lambda folder, tasks: load_bank(folder, tasks, 1 << 40),
+    "LoRA": load_lora,
+    "checkpoints": load_plain,
+}
+
+
+def mixed(tasks: int, rows: int, words: int, seed: int) -> dict[str, list[str]]:
+    """A batch of texts of equal length, dealt out over the tasks in turn."""
+    rng = random.Random(seed)
+    requests: dict[str, list[str]] = {}
+    for row in range(rows):
+        requests.setdefault(f"task{row % tasks}", []).append(" ".join(rng.choices(WORDS, k=words)))
+    return requests
+
+
+def resident(kind: str, folder: Path, tasks: int, rows: int, words: int) -> int:
+    """Bytes this process grows by when everything is loaded and every task has answered."""
+    # The code, the tokenizer's and the allocator's own memory are there before the count begins.
+    model = fresh(0)
+    model(**AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))("warm up", return_tensors="pt"))
+    import peft  # noqa: F401
+
+    del model
+    before = _settled()
+    loaded, ask = LOADERS[kind](folder, tasks)
+    ask(mixed(1 if kind == "one checkpoint" else tasks, rows, words, 0))
+    if isinstance(loaded, MaskBank):
+        for name in loaded.tasks:
+            loaded.use(name)
+    return _settled() - before
+
+
+def _settled() -> int:
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+    return resident_bytes()
+
+
+def in_own_process(kind: str, folder: Path, arguments: argparse.Namespace, sizes: tuple[int, int, int]) -> int:
+    """`resident` in a process of its own."""
+    command = [sys.executable, __file__, "--resident", kind, "--folder", str(folder)]
+    command += ["--threads", str(arguments.threads), "--sizes", ",".join(map(str, sizes))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files below a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def switching(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) -> dict[str, float]:
+    """Median seconds until another task can be asked."""
+    turn = itertools.count()
+
+    def load_adapter() -> None:
+        lora.load_adapter(folder / "lora" / f"task{next(turn) % tasks}", adapter_name="other")
+        lora.delete_adapter("other")
+
+    return in_turn(
+        {
+            "mask bank": lambda: bank.use(f"task{next(turn) % tasks}"),
+            "LoRA, loaded": lambda: lora.set_adapter(f"task{next(turn) % tasks}"),
+            "LoRA, from disk": load_adapter,
+            "loading a checkpoint": lambda: load_checkpoint(folder, next(turn) % tasks),
+        },
+        rounds,
+    )
+
+
+def answering(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) -> dict[str, float]:
+    """Median seconds to turn to another task and answer one text; a checkpoint is read from disk only then."""
+    turn = itertools.count()
+    batch = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))("a film to remember", return_tensors="pt")
+
+    def ask_lora() -> None:
+        lora.set_adapter(f"task{next(turn) % tasks}")
+        lora(**batch)
+
+    with torch.inference_mode():
+        return in_turn(
+            {
+                "mask bank": lambda: bank.use(f"task{next(turn) % tasks}")(**batch),
+                "LoRA": ask_lora,
+                "checkpoint": lambda: load_checkpoint(folder, next(turn) % tasks)(**batch),
+            },
+            rounds,
+        )
+
+
+def load_checkpoint(folder: Path, number: int) -> Any:
+    """The plain model of a task."""
+    return AutoModelForSequenceClassification.from_pretrained(folder / "plain" / f"task{number}").eval()
+
+
+def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, words: int, rounds: int) -> Any:
+    """Everything about masks, adapters and checkpoints that were prepared."""
+    kinds = ["one checkpoint", "mask bank"] if arguments.tiny else [*LOADERS]
+    memory = {kind: in_own_process(kind, folder, arguments, (tasks, rows, words)) for kind in kinds}
+    loaded = {kind: load(folder, tasks) for kind, load in LOADERS.items() if kind != "one checkpoint"}
+    kept = loaded["mask bank, weights kept"][0]
+    for name in kept.tasks:
+        kept.use(name)
+    switch = switching(folder, loaded["mask bank"][0], loaded["LoRA"][0], tasks, rounds)
+    answer = answering(folder, loaded["mask bank"][0], loaded["LoRA"][0], tasks, rounds)
+    requests = mixed(tasks, rows, words, arguments.seed)
+    seconds = in_turn({kind: lambda ask=ask: ask(requests) for kind, (_, ask) in loaded.items()}, rounds)
+    one = memory["one checkpoint"]
+    switch_share = switch["mask bank"] / switch["loading a checkpoint"]
+    return {
+        "tasks": tasks,
+        "bytes_per_task": {
+            "mask": size(folder / "mask") // tasks,
+            "LoRA": size(folder / "lora") // tasks,
+            "checkpoint": size(folder / "plain") // tasks,
+        },
+        "resident_bytes": memory,
+        "resident_over_one_model": {kind: round(value / one, 2) for kind, value in memory.items()},
+        "switch_ms": {kind: round(value * 1e3, 3) for kind, value in switch.items()},
+        "switch_over_loading": round(switch_share, 4),
+        "switch_and_answer_one_text_ms": {kind: round(value * 1e3, 3) for kind, value in answer.items()},
+        "mixed_batch": {"rows": rows, "words": words, "tasks": len(requests)},
+        "examples_per_second": {kind: round(rows / value, 1) for kind, value in seconds.items()},
+        "limits": {"switch_over_loading": SWITCH_LIMIT, "resident_over_one_model": MEMORY_LIMIT},
+        "within_limits": switch_share <= SWITCH_LIMIT and memory["mask bank"] <= MEMORY_LIMIT * one,
+    }
+
+
+def main() -> None:
+    """Measure, or, called by itself, measure the memory of one kind."""
+    reports.disable_progress_bar()
+    reports.set_verbosity(logging.CRITICAL)
+    warnings.filterwarnings("ignore")
+    parser = options(__doc__)
+    parser.add_argument("--blocks", default="2-", help="blocks that are masked")
+    parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument("--folder", type=Path, help="where to write masks and models, by default a temporary folder")
+    parser.add_argument("--resident", choices=[*LOADERS], help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.resident is not None:
+        print(resident(arguments.resident, arguments.folder, *map(int, arguments.sizes.split(","))))
+        return
+    tasks, rows, words, rounds = (2, 4, 6, 2) if arguments.tiny else (arguments.tasks, 32, 30, 15)
+    folder = Path(tempfile.mkdtemp(prefix="mask-bank-", dir=arguments.folder))
+    start = time.monotonic()
+    try:
+        prepare(folder, tasks, arguments.blocks)
+        keep("mask_bank", arguments, measure(folder, arguments, tasks, rows, words, rounds))
+    finally:
+        shutil.rmtree(folder)
+    print(f"{time.monotonic() - start:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

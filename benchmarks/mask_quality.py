@@ -1,0 +1,190 @@
+"""Masks against fine-tuning on MiniLM: same steps, same batches, a learning rate picked for each on short runs.
+
+Seven tasks, two seeds. The default size is cut to what two cores do in about 90 minutes: each task has the number of
+steps below, and rates are picked by the dev metric after a quarter of them. Then masks that remove whole neurons and
+heads, on SST-2: accuracy against measured speed. Results are kept after every run, and what is there is not run
+again, so it can be stopped and continued. Needs the data sets beside the checkout (`--data`).
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import RESULTS, keep, kept, options
+from slimformer import finetune, mask
+from slimformer.bench import bench
+
+if TYPE_CHECKING:
+    import argparse
+
+#: Task → folder of its data, optimizer steps, length in tokens.
+TASKS: dict[str, tuple[str, int, int]] = {
+    "sst2": ("sst2", 500, 64),
+    "mrpc": ("mrpc", 340, 96),
+    "rte": ("rte", 230, 128),
+    "cola": ("cola", 500, 48),
+    "ag_news": ("ag_news", 310, 64),
+    "ud-pos": ("ud-english-ewt", 390, 64),
+    "ncbi-ner": ("ner-NCBI-disease", 340, 64),
+}
+METHODS: dict[str, Any] = {"finetune": finetune, "mask": mask}
+#: Rates tried for each; where the best lies on the border, the next one beyond it is tried too.
+RATES = {"finetune": (5e-5, 1e-4, 2e-4, 4e-4), "mask": (1e-3, 2e-3, 4e-3, 8e-3)}
+#: Masks that make the model faster, on SST-2.
+STRUCTURED: dict[str, dict[str, Any]] = {
+    "single weights": {},
+    "neurons 50 %": {"structured": "neurons", "sparsity": 0.5},
+    "neurons and heads 25 %": {"structured": "both", "sparsity": 0.25},
+    "neurons and heads 50 %": {"structured": "both", "sparsity": 0.5},
+    "neurons and heads 50 %, annealed": {"structured": "both", "sparsity": 0.5, "anneal": True},
+}
+GAP_LIMIT, SIZE_LIMIT = 1.0, 1 / 28
+
+
+class Bench:
+    """A run of this benchmark: its arguments and what is known so far."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.known: dict[str, Any] = {} if arguments.tiny else kept("mask_quality")
+        self.runs: dict[str, Any] = self.known.setdefault("runs", {})
+
+    def run(self, method: str, task: str, lr: float, seed: int, steps: int, **more: Any) -> dict[str, Any]:
+        """Train once, or look up what came out of it before."""
+        label = more.pop("label", "")
+        key = f"{task} {method} lr={lr:g} seed={seed} steps={steps}{label}"
+        if key not in self.runs:
+            self.runs[key] = self._train(method, task, lr=lr, seed=seed, max_steps=steps, **more)
+            self.keep()
+        return self.runs[key]
+
+    def _train(self, method: str, task: str, **settings: Any) -> dict[str, Any]:
+        folder, _, length = TASKS[task]
+        speed: bool = settings.pop("speed", False)
+        if self.arguments.tiny:
+            settings.update(max_steps=2, limit=16)
+        with tempfile.TemporaryDirectory() as scratch:
+            out = Path(scratch) / "out"
+            result = METHODS[method](
+                model="minilm",
+                task=task,
+                data=str(self.arguments.data / folder),
+                out=str(out),
+                max_length=length,
+                batch_size=32,
+                group_by_length=True,
+                eval_every=max(1, settings["max_steps"] // 2),
+                save_every=10**6,
+                log_every=100,
+                threads=self.arguments.threads,
+                **settings,
+            )
+            measured: dict[str, Any] = {
+                "metric": next(iter(result.metrics)),
+                "value": round(next(iter(result.metrics.values())), 5),
+                "seconds": round(result.seconds, 1),
+                "folder_bytes": sum(path.stat().st_size for path in out.iterdir()),
+                "weights_bytes": sum(path.stat().st_size for path in out.glob("*.safetensors")),
+            }
+            if speed:
+                cost = bench(out, [(32, 32)], threads=self.arguments.threads, seconds=0.1 if self.arguments.tiny else 5)
+                measured |= {"latency_ms": cost["latency_ms"]["p50"], "parameters": cost["parameters"]}
+        return measured
+
+    def rate(self, method: str, task: str, steps: int) -> float:
+        """The learning rate that does best in a short run; the border of the grid is extended once."""
+        if self.arguments.tiny:
+            return RATES[method][1]
+        short = max(60, steps // 4)
+
+        def value(lr: float) -> float:
+            return float(self.run(method, task, lr, 0, short)["value"])
+
+        inner = RATES[method][:-1]
+        best = max(inner, key=value)
+        return max(RATES[method][-2:], key=value) if best == inner[-1] else best
+
+    def compare(self, task: str, seeds: list[int]) -> None:
+        """Both methods on one task with every seed."""
+        _, steps, _ = TASKS[task]
+        for method in METHODS:
+            lr = self.rate(method, task, steps)
+            runs = [self.run(method, task, lr, seed, steps) for seed in seeds]
+            values = [100 * run["value"] for run in runs]
+            self.known.setdefault("tasks", {}).setdefault(task, {"metric": runs[0]["metric"], "steps": steps})[
+                method
+            ] = {
+                "lr": lr,
+                "mean": round(statistics.mean(values), 2),
+                "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else 0.0,
+                "folder_bytes": runs[0]["folder_bytes"],
+                "weights_bytes": runs[0]["weights_bytes"],
+                "seconds": round(statistics.mean(run["seconds"] for run in runs), 1),
+            }
+
+    def prune(self) -> None:
+        """Masks over neurons and heads: what they reach and how fast the model is that they leave."""
+        rows = {}
+        steps = TASKS["sst2"][1]
+        for name, settings in STRUCTURED.items():
+            blocks = {"blocks": "0-"} if settings else {}
+            rows[name] = self.run("mask", "sst2", 2e-3, 0, steps, label=f" {name}", speed=True, **blocks, **settings)
+        whole = rows["single weights"]["latency_ms"]
+        self.known["structured"] = {
+            name: {
+                "accuracy": round(100 * row["value"], 2),
+                "latency_ms": row["latency_ms"],
+                "speed_up": round(whole / row["latency_ms"], 2),
+                "parameters": row["parameters"],
+            }
+            for name, row in rows.items()
+        }
+
+    def summary(self) -> None:
+        """Means over the tasks, and whether they are within the limits."""
+        tasks = self.known.get("tasks", {})
+        done = {task: both for task, both in tasks.items() if set(METHODS) <= set(both)}
+        if not done:
+            return
+        means = {method: statistics.mean(both[method]["mean"] for both in done.values()) for method in METHODS}
+        share = max(both["mask"]["folder_bytes"] / both["finetune"]["weights_bytes"] for both in done.values())
+        self.known["mean"] = {method: round(value, 2) for method, value in means.items()}
+        self.known["fine_tuning"] = {task: both["finetune"]["mean"] for task, both in done.items()}
+        self.known["masked"] = {task: both["mask"]["mean"] for task, both in done.items()}
+        self.known["gap"] = round(means["finetune"] - means["mask"], 2)
+        self.known["bytes_over_copy"] = round(share, 4)
+        self.known["limits"] = {"gap": GAP_LIMIT, "bytes_over_copy": round(SIZE_LIMIT, 4)}
+        self.known["complete"] = set(done) == set(TASKS)
+        self.known["within_limits"] = self.known["gap"] <= GAP_LIMIT and share <= SIZE_LIMIT
+
+    def keep(self) -> None:
+        """Write down what is known."""
+        keep("mask_quality", self.arguments, self.known)
+
+
+def main() -> None:
+    """Compare on each task, then measure masks that make models faster."""
+    parser = options(__doc__)
+    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--seeds", default="0,1")
+    arguments = parser.parse_args()
+    if not arguments.data.is_dir():
+        print(f"skipped: no data at {arguments.data}; give --data")
+        return
+    running = Bench(arguments)
+    for task in ("sst2",) if arguments.tiny else arguments.tasks.split(","):
+        running.compare(task, [0] if arguments.tiny else [int(seed) for seed in arguments.seeds.split(",")])
+        running.summary()
+    if arguments.tiny:
+        for name in ("neurons 50 %", "neurons and heads 25 %", "neurons and heads 50 %, annealed"):
+            del STRUCTURED[name]
+    running.prune()
+    running.keep()
+
+
+if __name__ == "__main__":
+    main()

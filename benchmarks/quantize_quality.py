@@ -1,0 +1,177 @@
+"""Ternary MiniLM with 8-bit activations on five tasks: which knowledge helps, and what is lost against the float model.
+
+For each seed and task a float model is fine-tuned, rounded without training, and then quantized with each kind of
+knowledge, all with the same steps. Results are kept after every run, and a run that is there already is not repeated,
+so that an interrupted benchmark goes on where it was. The default size is cut to about 90 minutes on two free cores;
+`--scale 4` trains four times as long, `--full` five times with three seeds. Needs the data sets beside the checkout.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from harness import RESULTS, keep, kept, options
+from slimformer import artifact, finetune
+from slimformer.evaluation import evaluate
+from slimformer.methods.quantize import QuantizeConfig, quantize
+from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.task_run import load_data
+
+#: Task → (its metric, tokens, steps of fine-tuning, steps of quantization at scale 1).
+TASKS: dict[str, tuple[str, int, int, int]] = {
+    "sst2": ("accuracy", 64, 1500, 300),
+    "rte": ("accuracy", 128, 234, 60),
+    "cola": ("matthews", 48, 801, 160),
+    "stsb": ("pearson", 64, 540, 120),
+    "mrpc": ("f1", 96, 345, 80),
+}
+#: Name in the table → settings; the ones that matter most come first.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "map+output": {"kd": "map+output", "beta": 0.5},
+    "no KD": {"kd": "none"},
+    "auto": {"kd": "map+output", "balance": "auto"},
+    "map": {"kd": "map"},
+    "output": {"kd": "output"},
+    "score": {"kd": "score"},
+    "map+output, one scale per matrix": {"kd": "map+output", "beta": 0.5, "granularity": "matrix"},
+}
+#: The paper's granularity is measured on one task only.
+ONLY_ON = {"map+output, one scale per matrix": "sst2"}
+ROUNDED = "rounded without training"
+FLOAT = "float"
+TARGETS = {"sst2": 0.7, "sst2, one scale per matrix": 1.5, "average": 1.5}
+
+
+class Bench:
+    """One benchmark: what it was asked for, where models wait, and what is known so far."""
+
+    def __init__(self, arguments: Any) -> None:
+        self.arguments = arguments
+        self.scale = 5.0 if arguments.full else arguments.scale
+        self.work: Path = arguments.work / ("tiny" if arguments.tiny else "full" if arguments.full else "default")
+        self.result: dict[str, Any] = {} if arguments.tiny else kept("quantize_quality")
+        self.runs: dict[str, Any] = self.result.get("runs", {}) if self.result.get("scale") == self.scale else {}
+
+    def common(self, task: str, seed: int) -> dict[str, Any]:
+        """What fine-tuning and quantization of a task share."""
+        length = 32 if self.arguments.tiny else TASKS[task][1]
+        shared = {"task": task, "data": str(self.arguments.data / task), "max_length": length, "seed": seed}
+        small = {"limit": 32} if self.arguments.tiny else {}
+        loop = {"batch_size": 32, "group_by_length": True, "log_every": 100, "threads": self.arguments.threads}
+        return {**shared, **small, **loop}
+
+    def float_model(self, task: str, seed: int) -> Path:
+        """The fine-tuned model, trained unless it waits from before."""
+        folder = self.work / f"{task}-{seed}"
+        steps = 2 if self.arguments.tiny else TASKS[task][2]
+        every = max(1, steps // 4)
+        finetune(
+            model="minilm",
+            out=str(folder),
+            max_steps=steps,
+            lr=1e-4,
+            eval_every=every,
+            resume=True,
+            **self.common(task, seed),
+        )
+        return folder
+
+    def measure(self, task: str, seed: int, variant: str) -> dict[str, Any]:
+        """Metrics of one variant."""
+        folder = self.float_model(task, seed)
+        if variant == FLOAT:
+            return {"metrics": dict(next(iter(artifact.read_manifest(folder).metrics.values())))}
+        if variant == ROUNDED:
+            return {"metrics": self.rounded(task, seed, folder)}
+        steps = 2 if self.arguments.tiny else round(self.scale * TASKS[task][3])
+        result = quantize(
+            model=str(folder),
+            max_steps=steps,
+            eval_every=max(1, steps // 4),
+            lr=2e-4,
+            **VARIANTS[variant],
+            **self.common(task, seed),
+        )
+        weights = [entry for entry in result.log if "map_weight" in entry]
+        balance = {name: weights[-1][name] for name in ("map_weight", "output_weight")} if weights else {}
+        return {"metrics": result.metrics, "steps": steps, "seconds": round(result.seconds, 1), **balance}
+
+    def rounded(self, task: str, seed: int, folder: Path) -> dict[str, float]:
+        """The float model with its numbers quantized as they are."""
+        config = QuantizeConfig.make(self.common(task, seed))
+        loaded = artifact.load(folder)
+        data = load_data(config, ("train", "dev"))
+        features = data.prepare("dev", loaded.processor, config.max_length)
+        quantize_numbers(loaded.model, config)
+        return evaluate(loaded.model, data, "dev", features, loaded.processor)
+
+    def keep(self) -> None:
+        """Write everything down."""
+        keep(
+            "quantize_quality",
+            self.arguments,
+            {"scale": self.scale, "table": table(self.runs), "targets": TARGETS, "runs": self.runs},
+        )
+
+
+def table(runs: dict[str, Any]) -> dict[str, Any]:
+    """Task by task: mean and deviation over seeds of each variant, and points lost against the float model."""
+    rows: dict[str, Any] = {}
+    for key, run in runs.items():
+        task, _, variant = key.split("/")
+        rows.setdefault(task, {}).setdefault(variant, []).append(100 * run["metrics"][TASKS[task][0]])
+    means = {task: {name: statistics.mean(values) for name, values in row.items()} for task, row in rows.items()}
+    shown: dict[str, Any] = {
+        task: {
+            name: {
+                "mean": round(means[task][name], 2),
+                "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
+                "seeds": len(values),
+                "lost": round(means[task][FLOAT] - means[task][name], 2) if FLOAT in row else None,
+            }
+            for name, values in row.items()
+        }
+        for task, row in rows.items()
+    }
+    everywhere = [name for name in (ROUNDED, *VARIANTS) if all(name in row for row in rows.values())]
+    shown["average lost"] = {
+        name: round(statistics.mean(row[FLOAT] - row[name] for row in means.values()), 2) for name in everywhere
+    }
+    return shown
+
+
+def main() -> None:
+    """Run what has not been run yet."""
+    parser = options(__doc__)
+    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-quantize-quality")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--variants", default=None, help="names of the table, separated by semicolons; by default all")
+    parser.add_argument("--seeds", default=None, help="by default 0,1; 0,1,2 with --full")
+    parser.add_argument("--scale", type=float, default=1.0, help="how much longer to quantize than by default")
+    parser.add_argument("--full", action="store_true", help="scale 5, three seeds")
+    arguments = parser.parse_args()
+    if not arguments.data.is_dir():
+        print(f"skipped: no data at {arguments.data}; give --data")
+        return
+    if arguments.tiny:
+        arguments.tasks, arguments.variants = "sst2", "map+output;auto"
+    seeds = "0" if arguments.tiny else arguments.seeds or ("0,1,2" if arguments.full else "0,1")
+    bench = Bench(arguments)
+    variants = [FLOAT, ROUNDED, *(arguments.variants.split(";") if arguments.variants else VARIANTS)]
+    for seed in map(int, seeds.split(",")):
+        for variant in variants:
+            for task in arguments.tasks.split(","):
+                key = f"{task}/{seed}/{variant}"
+                if ONLY_ON.get(variant, task) == task and key not in bench.runs:
+                    bench.runs[key] = bench.measure(task, seed, variant)
+                    bench.keep()
+    shutil.rmtree(bench.work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""The base of a mask: found where it was recorded or given, and refused when it is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer import checkpoint
+from slimformer.artifact.provenance import cached_folder, describe_base
+from slimformer.artifact.sums import sum_file
+from slimformer.errors import ArtifactError, CheckpointError
+
+if TYPE_CHECKING:
+    from slimformer.artifact.mask_file import BaseRecord
+
+#: Files a tokenizer or image processor is read from.
+PROCESSOR_FILES = frozenset(
+    {
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
+        *("vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model"),
+        *("preprocessor_config.json", "processor_config.json", "chat_template.jinja"),
+    }
+)
+
+
+_fingerprints: dict[tuple[tuple[str, int, int], ...], str] = {}
+
+
+def source_of(base: str | Path) -> str:
+    """What finds a base again from anywhere: an alias or Hub name as it is, a folder by its whole path."""
+    text = str(base)
+    if text in checkpoint.PACKAGED:
+        return text
+    resolved = checkpoint.resolve(base)
+    return str(Path(resolved).resolve()) if Path(resolved).is_dir() else text
+
+
+def fingerprint_of(base: str | Path) -> str:
+    """The fingerprint of a base's weights, fetched from the Hub if need be.
+
+    It is remembered in this process for as long as neither size nor time of the files changes.
+    """
+    state = _state(base)
+    if state not in _fingerprints or not state:
+        _fingerprints[state] = _computed(base)
+    return _fingerprints[state]
+
+
+def _state(base: str | Path) -> tuple[tuple[str, int, int], ...]:
+    found = []
+    for path in sorted(Path(checkpoint.resolve(base)).glob("*.safetensors*")):
+        status = path.stat()
+        found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
+    return tuple(found)
+
+
+def _computed(base: str | Path) -> str:
+    found = describe_base(base).fingerprint
+    if found is None:
+        import transformers
+
+        checkpoint.load_model(base, transformers.AutoModel)  # so that its files are here
+        found = describe_base(base).fingerprint
+    if found is None:
+        raise ArtifactError(
+            f"the weights of `{base}` are not stored as safetensors, so a mask could not tell it from another base; "
+            "load it with transformers and save it with `save_pretrained`, then start from that folder"
+        )
+    return found
+
+
+def find_base(record: BaseRecord, folder: Path, given: str | Path | None = None) -> str:
+    """Where the base of a mask is: as given, as recorded, or under its name beside the mask's folder.
+
+    Raises:
+        ArtifactError: If it is not there, or if what is there is another one.
+    """
+    wrong = None
+    recorded: list[str | Path] = [record.source, folder.resolve().parent / record.name]
+    for place in recorded if given is None else [given]:
+        try:
+            found = fingerprint_of(place)
+        except (CheckpointError, ArtifactError):
+            if given is not None and Path(given).expanduser().is_dir():
+                raise
+            continue
+        if found == record.fingerprint:
+            return str(place)
+        wrong = wrong or (place, found)
+    if wrong is not None:
+        raise ArtifactError(
+            f"`{wrong[0]}` is not the base of the mask in `{folder}`: the fingerprint of its weights is "
+            f"{wrong[1][:12]}… and that of `{record.name}` was {record.fingerprint[:12]}…; give that base with `--base`"
+        )
+    raise ArtifactError(
+        f"the base `{record.name}` of the mask in `{folder}` is not at `{given or record.source}`; "
+        "give its folder with `--base`"
+    )
+
+
+def processor_sums(base: str | Path) -> dict[str, str]:
+    """SHA-256 of the files a base's tokenizer or image processor is read from."""
+    source = checkpoint.resolve(base)
+    folder = Path(source) if Path(source).is_dir() else cached_folder(source)
+    if folder is None:
+        return {}
+    return {path.name: sum_file(path).sha256 for path in sorted(folder.iterdir()) if path.name in PROCESSOR_FILES}
+
+
+def base_processor(record: BaseRecord, base: str | Path) -> Any:
+    """The tokenizer or image processor of a base; refused if its files are not those of the time of saving."""
+    found = processor_sums(base)
+    for name, wanted in record.processor.items():
+        if found.get(name) != wanted:
+            raise ArtifactError(
+                f"`{name}` of base `{base}` has changed since the mask was made; give the base as it was with `--base`"
+            )
+    return checkpoint.load_processor(base)

@@ -1,0 +1,181 @@
+"""`mask.safetensors`: what one task changes of a base, one bit per masked weight.
+
+The bits of a matrix lie as they come in the weight's own order, eight to a byte, the first in the lowest place.
+Beside them are the neurons and heads that are kept, one bit each, and the few tensors a base does not have, such as
+the head. The header says which base they belong to and holds a sum over everything, itself included.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import Field, ValidationError
+
+from slimformer.artifact.manifest import Record, Sha256
+from slimformer.artifact.weights import fingerprint
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+#: Version of the format written, and the newest one read.
+FORMAT = 1
+#: Under which key of the file's metadata the header lies, and under which its sum.
+HEADER, SUM = "slimformer", "sha256"
+BITS, KEPT, WHOLE = "bits/", "kept/", "whole/"
+
+Unit = Literal["neurons", "heads"]
+
+
+class BaseRecord(Record):
+    """Which base a mask belongs to, and where it was."""
+
+    name: str = Field(min_length=1, description="alias, Hub name or name of the folder")
+    source: str = Field(min_length=1, description="alias, Hub name or path of the folder at the time of saving")
+    fingerprint: Sha256 = Field(description="content hash of the base's weights")
+    processor: dict[str, Sha256] = Field(
+        default_factory=dict, description="sums of the base's own tokenizer files, where these are the mask's too"
+    )
+
+
+class Header(Record):
+    """What the file says of itself."""
+
+    format: int = Field(default=FORMAT, ge=1, le=FORMAT)
+    base: BaseRecord
+    shapes: dict[str, list[int]] = Field(description="shape of each masked weight")
+    kept: dict[Annotated[str, Field(pattern=r"^\d+/(neurons|heads)$")], int] = Field(
+        default_factory=dict, description="`block/neurons` or `block/heads` → how many there were"
+    )
+
+
+@dataclass(frozen=True)
+class MaskFile:
+    """The content of a mask file.
+
+    Args:
+        base: The base it belongs to.
+        bits: Name of a weight → its bits as a boolean tensor's bytes, packed.
+        shapes: Name of a weight → its shape.
+        kept: Block → unit → which of them are kept, as booleans.
+        whole: Tensors that are stored as they are.
+    """
+
+    base: BaseRecord
+    bits: Mapping[str, Tensor]
+    shapes: Mapping[str, tuple[int, ...]]
+    kept: Mapping[int, Mapping[Unit, Tensor]] = field(default_factory=dict)
+    whole: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def masked_weights(self) -> int:
+        """How many weights have a bit."""
+        return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def mask(self, name: str) -> Tensor:
+        """The bits of one weight, as bytes 0 and 1 in the weight's shape."""
+        return unpack(self.bits[name], self.shapes[name])
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        from safetensors.torch import save_file
+
+        tensors = {f"{BITS}{name}": packed for name, packed in self.bits.items()}
+        tensors |= {f"{WHOLE}{name}": tensor.detach().cpu().contiguous() for name, tensor in self.whole.items()}
+        counts = {}
+        for block, units in self.kept.items():
+            for unit, flags in units.items():
+                tensors[f"{KEPT}{block}/{unit}"], counts[f"{block}/{unit}"] = pack(flags), flags.numel()
+        shapes = {name: list(shape) for name, shape in self.shapes.items()}
+        header = Header(base=self.base, shapes=shapes, kept=counts).model_dump_json()
+        save_file(tensors, path, metadata={HEADER: header, SUM: _sum(header, tensors)})
+
+    @classmethod
+    def read(cls, path: Path) -> MaskFile:
+        """Read a file and check its sum; whatever is wrong with it is an `ArtifactError`."""
+        header, tensors = _open(path)
+        bits, kept, whole = (
+            {name.removeprefix(kind): each for name, each in tensors.items() if name.startswith(kind)}
+            for kind in (BITS, KEPT, WHOLE)
+        )
+        shapes = {name: tuple(shape) for name, shape in header.shapes.items()}
+        _check_lengths(path, bits, {name: math.prod(shape) for name, shape in shapes.items()})
+        _check_lengths(path, kept, header.kept)
+        flags: dict[int, dict[Unit, Tensor]] = {}
+        for place, packed in kept.items():
+            block, _, unit = place.partition("/")
+            flags.setdefault(int(block), {})[cast("Unit", unit)] = unpack(packed, (header.kept[place],)).bool()
+        return cls(header.base, bits, shapes, flags, whole)
+
+
+def pack(flags: Tensor) -> Tensor:
+    """Pack booleans, eight to a byte."""
+    import numpy as np
+    import torch
+
+    return torch.from_numpy(np.packbits(flags.detach().cpu().reshape(-1).numpy(), bitorder="little"))
+
+
+def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Bytes 0 and 1 of a shape from packed bits."""
+    import numpy as np
+    import torch
+
+    flat = np.unpackbits(packed.numpy(), count=math.prod(shape), bitorder="little")
+    return torch.from_numpy(flat).view(shape)
+
+
+def _open(path: Path) -> tuple[Header, dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except FileNotFoundError:
+        raise ArtifactError(f"there is no mask at `{path}`; give the folder of a mask") from None
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(f"`{path}` is cut short or no safetensors file: {error}; copy it again") from error
+    header = _header(path, metadata)
+    if metadata.get(SUM) != _sum(metadata[HEADER], tensors):
+        raise ArtifactError(f"`{path}` was changed after it was written: its sum does not fit; copy it again")
+    return header, tensors
+
+
+def _header(path: Path, metadata: dict[str, str]) -> Header:
+    try:
+        content: Any = json.loads(metadata[HEADER])
+        if isinstance(content, dict) and isinstance(found := content.get("format"), int) and found > FORMAT:
+            raise ArtifactError(
+                f"`{path}` is of format {found}, and this slimformer reads up to format {FORMAT}; update slimformer"
+            )
+        return Header.model_validate(content)
+    except KeyError:
+        raise ArtifactError(
+            f"`{path}` is no mask: its header lacks `{HEADER}`; give a mask made by slimformer"
+        ) from None
+    except (ValueError, ValidationError) as error:
+        raise ArtifactError(f"the header of `{path}` cannot be read: {error}; copy it again") from error
+
+
+def _sum(header: str, tensors: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(f"{header}\n{fingerprint(tensors)}".encode()).hexdigest()
+
+
+def _check_lengths(path: Path, packed: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+    for name in sorted(packed.keys() ^ counts.keys()):
+        raise ArtifactError(f"`{path}` has bits or a shape of `{name}`, but not both; copy it again")
+    for name, bits in packed.items():
+        wanted = -(-counts[name] // 8)
+        if bits.numel() != wanted:
+            raise ArtifactError(
+                f"`{path}` has {bits.numel():,} bytes for the {counts[name]:,} bits of `{name}` instead of {wanted:,}; "
+                "copy it again"
+            )

@@ -1,0 +1,230 @@
+"""Masks on their base: what a model differs by from its base, and the base with the difference put on it."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer import checkpoint
+from slimformer.artifact.layout import MASK
+from slimformer.artifact.mask_base import find_base, fingerprint_of, processor_sums, source_of
+from slimformer.artifact.mask_file import BaseRecord, MaskFile, pack
+from slimformer.artifact.provenance import describe_base
+from slimformer.artifact.saving import save, save_processor
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+    from torch import Tensor
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from slimformer.artifact.manifest import Manifest
+    from slimformer.artifact.mask_file import Unit
+
+    Kept = Mapping[int, Mapping[Unit, Tensor]]
+
+#: Weights that a base lacks are drawn with this seed when it is loaded to be compared, so that no model that was
+#: trained has the same ones by chance and each of them is found to differ.
+OTHER_SEED = 0x5EED_0F_0DD
+
+
+def save_mask(
+    folder: str | Path, model: PreTrainedModel, *, base: str | Path, kept: Kept | None = None, **described: Any
+) -> Manifest:
+    """Write what a model differs by from its base, one bit per masked weight, as an artifact.
+
+    A weight that is the base's is not stored; one whose values are the base's or 0 is stored as bits; anything else,
+    such as the head, is stored whole. So the folder is small and cannot be loaded without the base.
+
+    Args:
+        folder: Where the artifact goes.
+        model: The model, views baked.
+        base: The base it was made from: an alias, a folder or a Hub name.
+        kept: Which neurons and heads of the base the model still has, where some were removed.
+        described: Whatever else `save` takes.
+    """
+
+    def write(stage: Path, transformer: PreTrainedModel, processor: Any) -> None:
+        _write(stage, transformer, processor, base, kept or {})
+
+    return save(folder, model, base=base, write=write, **described)
+
+
+def load_masked(
+    folder: Path, architecture: type[PreTrainedModel], base: str | Path | None, dtype: str | torch.dtype | None
+) -> PreTrainedModel:
+    """Load the model of a mask folder: find its base, check it, and put the mask on."""
+    import torch
+
+    file = MaskFile.read(folder / MASK)
+    found = find_base(file.base, folder, base)
+    model = put_on(file, assemble(found, architecture, checkpoint.load_config(folder)), str(folder))
+    if dtype not in (None, "auto"):
+        model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
+    return model
+
+
+def assemble(base: str | Path, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+    """A base under the head of a class, at its full size; what it has no weights for is drawn anew."""
+    import torch
+    import transformers
+
+    of_base = checkpoint.load_config(base)
+    config = full_size(config, of_base)
+    stored: Any = getattr(transformers, (of_base.architectures or ["AutoModel"])[0], transformers.AutoModel)
+    prefix = architecture.base_model_prefix
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(OTHER_SEED)
+        if getattr(stored, "base_model_prefix", prefix) == prefix:
+            loaded: PreTrainedModel = checkpoint.load_model(base, architecture, config=config).eval()
+            return loaded
+        # Two heads of a family may call the base by other names, as Llama's for question answering does.
+        model = architecture._from_config(config, dtype=torch.float32)
+        model.base_model.load_state_dict(checkpoint.load_model(base, stored).base_model.state_dict(), strict=False)
+        built: PreTrainedModel = model.eval()
+        return built
+
+
+def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> PretrainedConfig:
+    """A copy of a model's config with the widths of its base, which some blocks may have lost since."""
+    from slimformer.anatomy import family_of
+
+    config = copy.deepcopy(config)
+    for name in (family_of(config.model_type).ffn_size, "num_attention_heads", "num_key_value_heads"):
+        if hasattr(of_base, name):
+            setattr(config, name, getattr(of_base, name))
+    return config
+
+
+def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedModel:
+    """Turn an assembled base into the model a mask file describes, in place."""
+    import torch
+
+    narrow(model, file.kept, where)
+    check_shapes(file, model, where)
+    state = model.state_dict()
+    with torch.no_grad():
+        for name in file.bits:
+            state[name].mul_(file.mask(name).to(state[name].device))
+        for name, tensor in file.whole.items():
+            state[name].copy_(tensor)
+    return model
+
+
+def check_shapes(file: MaskFile, model: PreTrainedModel, where: str) -> None:
+    """Refuse a mask file that does not fit a model, narrowed if need be."""
+    state = model.state_dict()
+    for name, shape in {**file.shapes, **{name: tuple(each.shape) for name, each in file.whole.items()}}.items():
+        if name not in state or tuple(state[name].shape) != shape:
+            found = "there is no such weight" if name not in state else f"it has {list(state[name].shape)} there"
+            raise ArtifactError(
+                f"the mask in `{where}` is for `{name}` of {list(shape)}, and in a {type(model).__name__} on this base "
+                f"{found}; the mask belongs to another model"
+            )
+
+
+def narrow(model: PreTrainedModel, kept: Kept, where: str) -> None:
+    """Remove for good the neurons and heads that are not kept."""
+    from slimformer.anatomy import Anatomy
+
+    blocks = Anatomy.of(model).blocks if kept else ()
+    for number, units in kept.items():
+        for unit, flags in units.items():
+            there = None
+            if number < len(blocks):
+                there = blocks[number].ffn_width if unit == "neurons" else blocks[number].key_value_heads
+            if there != flags.numel():
+                raise ArtifactError(
+                    f"the mask in `{where}` is for {flags.numel()} {unit} in block {number}, and the base has "
+                    f"{there or 'no such block'}; the mask belongs to another model"
+                )
+            numbers = flags.nonzero().flatten().tolist()
+            (blocks[number].keep_neurons if unit == "neurons" else blocks[number].keep_heads)(numbers)
+
+
+def names_in_base(base: str | Path, architecture: type[PreTrainedModel]) -> set[str]:
+    """What the tensors of a base are called in a model of another class on it."""
+    skeleton = checkpoint.load_skeleton(base)
+    return {
+        *skeleton.state_dict(),
+        *(f"{architecture.base_model_prefix}.{name}" for name in skeleton.base_model.state_dict()),
+    }
+
+
+def differences(
+    model: PreTrainedModel, assembled: PreTrainedModel, in_base: set[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What a model differs by from its base: bits by name of the weight, and tensors that are to be stored whole."""
+    bits: dict[str, Tensor] = {}
+    whole: dict[str, Tensor] = {}
+    theirs = assembled.state_dict()
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name, tensor in model.state_dict().items():
+        place = (tensor.data_ptr(), tuple(tensor.shape))  # a tied weight counts once
+        if place in seen or (name in in_base and _same_bits(tensor, theirs[name])):
+            continue
+        seen.add(place)
+        # What a product with 0 and 1 gives, signs of zeros included, is compared, as it is what loading computes.
+        chosen = tensor == theirs[name]
+        if name in in_base and _same_bits(tensor, theirs[name] * chosen):
+            bits[name] = chosen
+        else:
+            whole[name] = tensor
+    return bits, whole
+
+
+def _write(stage: Path, model: PreTrainedModel, processor: Any, base: str | Path, kept: Kept) -> None:
+    assembled = assemble(base, type(model), model.config)
+    narrow(assembled, kept, str(stage))
+    bits, whole = differences(model, assembled, names_in_base(base, type(model)))
+    own_processor = processor is not None and not _is_of_base(processor, base)
+    record = BaseRecord(
+        name=describe_base(base).name,
+        source=source_of(base),
+        fingerprint=fingerprint_of(base),
+        processor={} if own_processor or processor is None else processor_sums(base),
+    )
+    shapes = {name: tuple(each.shape) for name, each in bits.items()}
+    MaskFile(record, {name: pack(each) for name, each in bits.items()}, shapes, kept, whole).write(stage / MASK)
+    _check_exact(
+        model, put_on(MaskFile(record, {n: pack(b) for n, b in bits.items()}, shapes, {}, whole), assembled, "")
+    )
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.dtype = str(model.dtype).removeprefix("torch.")
+    config.save_pretrained(stage)
+    if own_processor:
+        save_processor(stage, processor)
+
+
+def _check_exact(model: PreTrainedModel, again: PreTrainedModel) -> None:
+    theirs = again.state_dict()
+    for name, tensor in model.state_dict().items():
+        if not _same_bits(tensor, theirs[name]):
+            raise ArtifactError(
+                f"`{name}` of the base with its mask is not that of the model in memory; nothing was written, "
+                "give the base the model was made from"
+            )
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    import torch
+
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    one, other = (each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
+    return torch.equal(one, other)
+
+
+def _is_of_base(processor: Any, base: str | Path) -> bool:
+    return _written(processor) == _written(checkpoint.load_processor(base))
+
+
+def _written(processor: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="slimformer-") as folder:
+        save_processor(Path(folder), processor)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

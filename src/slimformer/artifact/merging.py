@@ -1,0 +1,154 @@
+"""Merging: a mask and its base as one plain checkpoint that needs neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slimformer.artifact.layout import MASK, find_layout
+from slimformer.artifact.loading import load
+from slimformer.artifact.manifest import Manifest, Step
+from slimformer.artifact.mask_base import find_base
+from slimformer.artifact.mask_file import MaskFile
+from slimformer.artifact.masking import assemble, narrow
+from slimformer.artifact.saving import save
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from slimformer.anatomy import Block, Matrix
+    from slimformer.artifact.mask_file import Unit
+
+
+def merge(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    base: str | Path | None = None,
+    overwrite: bool = False,
+    command: str | None = None,
+) -> Manifest:
+    """Write the model of a mask as a plain checkpoint.
+
+    Where blocks were narrowed differently, which a plain checkpoint has no way to say, narrow blocks are filled up
+    with neurons and heads that count for nothing until all are as wide as the widest.
+
+    Args:
+        folder: The folder of a mask.
+        out: Where the checkpoint goes.
+        base: Where the base is, if not where it was when the mask was saved.
+        overwrite: Replace an artifact that is there.
+        command: The command line, for the record.
+    """
+    path = Path(folder).expanduser()
+    loaded = load(path, base=base)
+    if find_layout(path).name != "mask":
+        raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
+    file = MaskFile.read(path / MASK)
+    model = _agreeing(loaded.model, file, find_base(file.base, path, base)) if file.kept else loaded.model
+    return save(
+        out,
+        model,
+        step=Step(method="merge"),
+        processor=loaded.processor,
+        base=path,
+        base_manifest=loaded.manifest,
+        metrics=loaded.manifest.metrics,
+        task=loaded.manifest.task,
+        overwrite=overwrite,
+        command=command,
+    )
+
+
+def _agreeing(model: PreTrainedModel, file: MaskFile, base: str) -> PreTrainedModel:
+    """A model of blocks that are all of one width and computes the same."""
+    from slimformer.anatomy import Anatomy
+
+    wide = assemble(base, type(model), model.config)
+    blocks = Anatomy.of(wide).blocks
+    sizes: dict[Unit, list[int]] = {
+        "neurons": [block.ffn_width for block in blocks],
+        "heads": [block.key_value_heads for block in blocks],
+    }
+    # A config says how many heads there are only together with their width; where it holds none, all are filled up.
+    free = {"neurons": True, "heads": getattr(wide.config, "head_dim", None) is not None}
+    filled: dict[int, dict[Unit, Tensor]] = {}
+    for unit, full in sizes.items():
+        left = [_count(file, number, unit, size) for number, size in enumerate(full)]
+        width = max(left) if free[unit] else full[0]
+        for number, size in enumerate(full):
+            flags = file.kept.get(number, {}).get(unit, _all(size))
+            filled.setdefault(number, {})[unit] = _filled(flags, width)
+    narrow(wide, filled, base)
+    _copy(model, wide, file, filled)
+    return wide
+
+
+def _copy(model: PreTrainedModel, wide: PreTrainedModel, file: MaskFile, filled: dict[int, dict[Unit, Tensor]]) -> None:
+    """Give the wide model the narrow one's weights, and zeros where a filled-up unit would add something."""
+    import torch
+
+    from slimformer.anatomy import Anatomy
+
+    narrow_state = model.state_dict()
+    with torch.no_grad():
+        for name, tensor in wide.state_dict().items():
+            if tensor.shape == narrow_state[name].shape:
+                tensor.copy_(narrow_state[name])
+    for number, (one, other) in enumerate(zip(Anatomy.of(wide).blocks, Anatomy.of(model).blocks, strict=True)):
+        for unit, flags in filled[number].items():
+            kept = file.kept.get(number, {}).get(unit, _all(flags.numel()))
+            _copy_unit(one, other, unit, kept[flags].nonzero().flatten())
+
+
+def _copy_unit(wide: Block, block: Block, unit: Unit, places: torch.Tensor) -> None:
+    of_keys, of_queries = wide.head_width, wide.head_width * wide.heads // wide.key_value_heads
+    widths = (
+        {"up": 1, "gate": 1, "down": 1}
+        if unit == "neurons"
+        else {"query": of_queries, "key": of_keys, "value": of_keys, "output": of_queries}
+    )
+    there, narrow_ones = wide.matrices, block.matrices
+    for role, width in widths.items():
+        if role in there and there[role].shape != narrow_ones[role].shape:
+            rows = role not in ("down", "output")
+            _copy_matrix(there[role], narrow_ones[role], _expand(places, width), rows=rows)
+
+
+def _copy_matrix(wide: Matrix, narrow_one: Matrix, places: torch.Tensor, *, rows: bool) -> None:
+    import torch
+
+    weight = torch.zeros(wide.shape)
+    weight[places if rows else slice(None), slice(None) if rows else places] = narrow_one.weight.detach()
+    bias = None
+    if rows and narrow_one.bias is not None:
+        bias = torch.zeros(wide.shape[0])
+        bias[places] = narrow_one.bias.detach()
+    wide.write(weight, bias)
+
+
+def _expand(places: torch.Tensor, width: int) -> torch.Tensor:
+    import torch
+
+    return (places[:, None] * width + torch.arange(width)).flatten()
+
+
+def _count(file: MaskFile, number: int, unit: Unit, size: int) -> int:
+    flags = file.kept.get(number, {}).get(unit)
+    return size if flags is None else int(flags.sum())
+
+
+def _all(size: int) -> Tensor:
+    import torch
+
+    return torch.ones(size, dtype=torch.bool)
+
+
+def _filled(flags: Tensor, width: int) -> Tensor:
+    """As many flags set as asked for: those that are, and the first of the others."""
+    filled = flags.clone()
+    filled[(~flags).nonzero().flatten()[: width - int(flags.sum())]] = True
+    return filled

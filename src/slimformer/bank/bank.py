@@ -1,0 +1,173 @@
+"""One base in memory, any number of tasks on it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slimformer import checkpoint
+from slimformer.artifact.layout import MASK
+from slimformer.artifact.mask_base import find_base, fingerprint_of
+from slimformer.artifact.mask_file import MaskFile
+from slimformer.artifact.merging import merge
+from slimformer.bank.prediction import predict
+from slimformer.bank.sharing import SharedBase
+from slimformer.bank.tasks import BankTask
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from transformers import PreTrainedModel
+
+    from slimformer.artifact import Manifest
+
+
+class MaskBank:
+    """One base in memory and any number of masks on it.
+
+    A task takes its packed bits and its head. Its masked weights are made on the fly, matrix by matrix while a batch
+    runs, unless `memory_limit` leaves room for them: then `use` makes all of them once and keeps them, and lets go of
+    those used longest ago when there is no more room.
+
+    The bank may be used from several threads: `add` and `remove` take effect between two lookups, and a call that has
+    its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the tensors
+    of the base, so it is for inference only; weights are never changed in place.
+
+    Args:
+        base: The base: an alias, a folder or a Hub name; by default that of the first mask added.
+        memory_limit: Bytes that masked weights may take beside the base; 0 to make them on the fly.
+        device: Where the base goes; the CPU when not given.
+
+    Example:
+        >>> bank = MaskBank("minilm")
+        >>> bank.add("sentiment", "out/sst2")
+        >>> bank.add("topic", "out/ag_news")
+        >>> bank.predict({"sentiment": ["a fine film"], "topic": ["shares fell", "a late goal"]})
+    """
+
+    def __init__(
+        self, base: str | Path | None = None, *, memory_limit: int = 0, device: str | torch.device | None = None
+    ) -> None:
+        self.memory_limit = memory_limit
+        self.device = torch.device(device or "cpu")
+        self.current: str | None = None
+        self._tasks: dict[str, BankTask] = {}
+        self._ready: OrderedDict[str, PreTrainedModel] = OrderedDict()
+        self._lock = threading.RLock()
+        self._base: SharedBase | None = None
+        if base is not None:
+            self._load_base(base)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names of the tasks there are."""
+        with self._lock:
+            return tuple(self._tasks)
+
+    def add(self, name: str, folder: str | Path) -> None:
+        """Add the mask of a folder under a name; a mask for another base is refused."""
+        path = Path(folder).expanduser()
+        with self._lock:
+            self._refuse_known(name)
+            if self._base is None:
+                self._load_base(find_base(MaskFile.read(path / MASK).base, path))
+        assert self._base is not None
+        task = BankTask.read(path, self._base, self.source, self.fingerprint, self._processors)
+        with self._lock:
+            self._refuse_known(name)  # another thread may have been faster
+            self._tasks[name] = task
+
+    def remove(self, name: str) -> None:
+        """Take a task out; calls that are under way end as they began."""
+        with self._lock:
+            self._task(name)
+            del self._tasks[name]
+            self._ready.pop(name, None)
+            if self.current == name:
+                self.current = None
+
+    def use(self, name: str) -> PreTrainedModel:
+        """Make a task the current one and return its model, ready to run."""
+        with self._lock:
+            task = self._task(name)
+            model = self._ready.get(name)
+        if model is None:
+            model = task.materialise() if task.masked_bytes <= self.memory_limit else task.lazy()
+        with self._lock:
+            self.current = name
+            if self._tasks.get(name) is task and task.masked_bytes <= self.memory_limit:
+                self._ready[name] = model
+                self._ready.move_to_end(name)
+                self._evict()
+        return model
+
+    def predict(self, requests: Mapping[str, Sequence[Any]], batch_size: int = 32) -> dict[str, list[Any]]:
+        """Answer questions to several tasks at once, mixed in batches.
+
+        Args:
+            requests: Task → its questions; `slimformer.bank.answering.Answerer` says what they look like.
+            batch_size: Rows per forward, over all tasks.
+
+        Returns:
+            Task → its answers in the order of the questions.
+        """
+        return self._answer(requests, batch_size, raw=False)
+
+    def logits(self, requests: Mapping[str, Sequence[Any]], batch_size: int = 32) -> dict[str, list[Any]]:
+        """What the heads give for questions to several tasks: an array for each, or a pair for start and end."""
+        return self._answer(requests, batch_size, raw=True)
+
+    def merge(self, name: str, out: str | Path, *, overwrite: bool = False) -> Manifest:
+        """Write the model of a task as a plain checkpoint."""
+        with self._lock:
+            folder = self._task(name).folder
+        return merge(folder, out, base=self.source, overwrite=overwrite)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes held: `base`, the packed `masks` and `heads` of all tasks, and masked `weights` kept ready."""
+        with self._lock:
+            tasks = list(self._tasks.values())
+            return {
+                "base": 0 if self._base is None else self._base.bytes,
+                "masks": sum(task.mask_bytes for task in tasks),
+                "heads": sum(task.own_bytes for task in tasks),
+                "weights": sum(self._tasks[name].masked_bytes for name in self._ready),
+            }
+
+    def _answer(self, requests: Mapping[str, Sequence[Any]], batch_size: int, *, raw: bool) -> dict[str, list[Any]]:
+        with self._lock:
+            tasks = {name: self._task(name) for name in requests}
+            ready = {name: self._ready[name] for name in requests if name in self._ready}
+        assert self._base is not None or not requests
+        return predict(self._base, tasks, ready, requests, batch_size, raw=raw) if self._base is not None else {}
+
+    def _refuse_known(self, name: str) -> None:
+        if name in self._tasks:
+            raise ArtifactError(f"the bank has a task `{name}` already; remove it first, or give another name")
+
+    def _task(self, name: str) -> BankTask:
+        if name not in self._tasks:
+            known = ", ".join(f"`{each}`" for each in self._tasks) or "none"
+            raise ArtifactError(f"the bank has no task `{name}`; it has {known}")
+        return self._tasks[name]
+
+    def _load_base(self, base: str | Path) -> None:
+        import transformers
+
+        self.source, self.fingerprint = str(base), fingerprint_of(base)
+        stored: Any = getattr(transformers, (checkpoint.load_config(base).architectures or ["AutoModel"])[0], None)
+        loaded = checkpoint.load_model(base, stored or transformers.AutoModel).eval().to(self.device)
+        self._base = SharedBase(loaded)
+        self._processors: dict[str, Any] = {}
+
+    def _evict(self) -> None:
+        def taken() -> int:
+            return sum(self._tasks[name].masked_bytes for name in self._ready)
+
+        while taken() > self.memory_limit:
+            self._ready.popitem(last=False)

@@ -1,0 +1,94 @@
+"""Models that share their weights: modules of their own, tensors in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+class SharedBase:
+    """The one copy of a base's tensors, and models of any head built around them.
+
+    Args:
+        model: The base, as it is stored, in eval mode.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.requires_grad_(False)
+        self.bare = cast("PreTrainedModel", model.base_model)
+        self._own = _tensors(model)
+        self._of_bare = _tensors(self.bare)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names of the bare base's tensors."""
+        return frozenset(self._of_bare)
+
+    @property
+    def bytes(self) -> int:
+        """What the tensors take."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._own.values())
+
+    def lacks(self, model: nn.Module) -> int:
+        """Bytes of a model's tensors that are not this base's."""
+        shared = {tensor.data_ptr() for tensor in self._own.values()}
+        return sum(
+            tensor.numel() * tensor.element_size()
+            for tensor in _tensors(model).values()
+            if tensor.data_ptr() not in shared
+        )
+
+    def under(self, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
+        """A model of a class on this base: no tensor is copied, and those the base lacks are on the meta device."""
+        import torch
+
+        with torch.device("meta"):
+            model = architecture(config)
+        prefix = f"{architecture.base_model_prefix}."
+        for name, lacking in _tensors(model).items():
+            tensor = self._of_bare.get(name.removeprefix(prefix)) if name.startswith(prefix) else self._own.get(name)
+            if tensor is not None and tensor.shape == lacking.shape:
+                put(model, name, tensor)
+        built: PreTrainedModel = model.eval()
+        return built
+
+
+def clone(module: nn.Module, replaced: Mapping[str, nn.Module] | None = None, path: str = "") -> Any:
+    """A copy of a module tree that shares every tensor; modules named in `replaced` are put in place of the old ones.
+
+    What is done to the modules of the copy does not show in the original.
+    """
+    if replaced and path in replaced:
+        return replaced[path]
+    copied = module.__class__.__new__(module.__class__)
+    copied.__dict__ = dict(module.__dict__)
+    copied._parameters = dict(module._parameters)
+    copied._buffers = dict(module._buffers)
+    copied._modules = {
+        name: None if child is None else clone(child, replaced, f"{path}.{name}" if path else name)
+        for name, child in module._modules.items()
+    }
+    return copied
+
+
+def put(model: nn.Module, name: str, tensor: Tensor) -> None:
+    """Set one parameter or buffer of a model to a tensor, as it is."""
+    path, _, last = name.rpartition(".")
+    module = model.get_submodule(path)
+    if last in module._parameters:
+        plain = isinstance(tensor, nn.Parameter)
+        module._parameters[last] = tensor if plain else nn.Parameter(tensor, requires_grad=False)  # type: ignore[assignment]
+    else:
+        module._buffers[last] = tensor
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer, those included that are not saved and those that are tied."""
+    found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    return {**found, **dict(model.named_buffers(remove_duplicate=False))}

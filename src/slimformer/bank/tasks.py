@@ -1,0 +1,142 @@
+"""One task of a bank: its bits, its head, and the model they make of the base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from slimformer import checkpoint
+from slimformer.artifact.layout import MASK
+from slimformer.artifact.loading import architecture_of, checked_manifest, load_processor
+from slimformer.artifact.mask_base import base_processor
+from slimformer.artifact.mask_file import MaskFile
+from slimformer.artifact.masking import check_shapes, full_size, narrow
+from slimformer.bank.answering import Answerer
+from slimformer.bank.sharing import SharedBase, clone, put
+from slimformer.bank.showing import showing
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class BankTask:
+    """A task on a shared base.
+
+    Args:
+        folder: Where its mask lies.
+        file: The mask.
+        skeleton: The model with its own tensors in place and the base's, not masked yet, in all others.
+        inside: Names of the weights of the base that are masked when they are needed.
+        own_bytes: What the tensors take that are not the base's.
+        answerer: How it is asked; None where the artifact does not say what its task is.
+        shares_processor: Whether it reads with the tokenizer or image processor of the base.
+    """
+
+    folder: Path
+    file: MaskFile
+    skeleton: PreTrainedModel
+    inside: tuple[str, ...]
+    own_bytes: int
+    answerer: Answerer | None
+    shares_processor: bool
+
+    @classmethod
+    def read(
+        cls, folder: Path, base: SharedBase, source: str, fingerprint: str, processors: dict[str, Any]
+    ) -> BankTask:
+        """Read the mask of a folder for a base with a fingerprint.
+
+        Args:
+            folder: The folder of the mask.
+            base: The base's tensors.
+            source: Where the base is.
+            fingerprint: What its weights are.
+            processors: The base's own tokenizer, once it is loaded, for all tasks.
+        """
+        manifest = checked_manifest(folder)
+        file = MaskFile.read(folder / MASK)
+        if file.base.fingerprint != fingerprint:
+            raise ArtifactError(
+                f"the mask in `{folder}` is for base `{file.base.name}` with the fingerprint "
+                f"{file.base.fingerprint[:12]}…, and the bank's base `{source}` has {fingerprint[:12]}…; "
+                "add it to a bank of its own base"
+            )
+        config = checkpoint.load_config(folder)
+        model = base.under(architecture_of(folder), full_size(config, checkpoint.load_config(source)))
+        narrow(model, file.kept, str(folder))
+        check_shapes(file, model, str(folder))
+        inside = _fill(model, file, folder)
+        shares = bool(file.base.processor)
+        if shares and not processors:
+            processors["base"] = base_processor(file.base, source)
+        processor = processors["base"] if shares else load_processor(folder)
+        answerer = None if manifest.task is None else Answerer(manifest.task, processor, config)
+        return cls(folder, file, model, inside, base.lacks(model), answerer, shares)
+
+    @property
+    def mask_bytes(self) -> int:
+        """What the packed bits take."""
+        return sum(packed.numel() for packed in self.file.bits.values())
+
+    @cached_property
+    def masked_bytes(self) -> int:
+        """What the masked weights take once they are made."""
+        state = self.skeleton.state_dict()
+        return sum(state[name].numel() * state[name].element_size() for name in self.inside)
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the names of the base's weights in this model."""
+        return f"{self.skeleton.base_model_prefix}."
+
+    def lazy(self) -> PreTrainedModel:
+        """The task's model, with nothing of its own but the head: it masks each weight while it runs."""
+        layers = {}
+        for name in self.inside:
+            path = name.removesuffix(".weight")
+            masked = partial(_masked, file=self.file, name=name)
+            layers[path] = showing(self.skeleton.get_submodule(path), masked)
+        model: PreTrainedModel = clone(self.skeleton, layers)
+        return model
+
+    def materialise(self) -> PreTrainedModel:
+        """The task's model, with masked weights of its own and all other tensors shared."""
+        model: PreTrainedModel = clone(self.skeleton)
+        state = self.skeleton.state_dict()
+        for name in self.inside:
+            put(model, name, state[name] * self.file.mask(name).to(state[name].device))
+        return model
+
+    def shown(self, name: str, weight: Tensor, place: Tensor) -> Tensor:
+        """The task's form of one weight of the bare base, computed in `place`."""
+        full = f"{self.prefix}{name}"
+        return _masked(weight, place, file=self.file, name=full) if full in self.file.bits else weight
+
+
+def _masked(weight: Tensor, place: Tensor, *, file: MaskFile, name: str) -> Tensor:
+    return torch.mul(weight, file.mask(name).to(weight.device), out=place)
+
+
+def _fill(model: PreTrainedModel, file: MaskFile, folder: Path) -> tuple[str, ...]:
+    """Put a task's own tensors in, and mask what lies outside the base; return what is left to mask later."""
+    state = dict(model.state_dict())
+    device = next(tensor.device for tensor in state.values() if not tensor.is_meta)
+    for name, tensor in file.whole.items():
+        put(model, name, tensor.to(device))
+    prefix = f"{model.base_model_prefix}."
+    inside = tuple(name for name in file.bits if name.startswith(prefix) and not file.kept)
+    for name in file.bits:
+        if name not in inside:
+            put(model, name, state[name] * file.mask(name).to(device))
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta:
+            raise ArtifactError(f"neither the base nor the mask in `{folder}` has `{name}`; copy the mask again")
+    return inside

@@ -1,0 +1,25 @@
+"""Corpora: unlabelled text and images, of any size, for distillation and further pre-training.
+
+A corpus is read as a stream whose n-th example is a pure function of the corpus, the tokenizer, the settings and n.
+Importing this package is quick; torch, transformers and datasets are loaded when first used.
+"""
+
+from slimformer.corpus.corpus import Corpus
+from slimformer.corpus.images import ImageCorpus, ImageStream, open_images
+from slimformer.corpus.opening import open_corpus, open_stream
+from slimformer.corpus.source import Source
+from slimformer.corpus.stream import TextStream
+from slimformer.corpus.view import Examples, Stream
+
+__all__ = [
+    "Corpus",
+    "Examples",
+    "ImageCorpus",
+    "ImageStream",
+    "Source",
+    "Stream",
+    "TextStream",
+    "open_corpus",
+    "open_images",
+    "open_stream",
+]

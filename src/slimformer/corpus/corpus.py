@@ -1,0 +1,101 @@
+"""A corpus of text: sources cut into segments, of which only the sizes are in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from slimformer.corpus.faults import Outlive, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+    from slimformer.corpus.faults import OnFault
+    from slimformer.corpus.source import Source
+    from slimformer.corpus.stream import TextStream
+
+#: Bytes of text that are shuffled together.
+BUFFER = 2**24
+
+
+class Corpus:
+    """Text that may be far larger than the memory.
+
+    `slimformer.corpus.open_corpus` makes one and checks it.
+
+    Args:
+        sources: The files and tables it consists of.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        sizes = [source.sizes() for source in self.sources]
+        #: About how many bytes of text each segment holds.
+        self.sizes: NDArray[np.int64] = np.array([size for each in sizes for size in each], np.int64)
+        # How many segments there are up to the end of each source.
+        self._ends = np.cumsum([len(each) for each in sizes])
+
+    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
+        """The documents of one segment.
+
+        Args:
+            segment: Which one, counted through all sources.
+            on_fault: Told of records that cannot be read.
+        """
+        number = int(np.searchsorted(self._ends, segment, side="right"))
+        first = int(self._ends[number - 1]) if number else 0
+        return self.sources[number].read(segment - first, on_fault)
+
+    def documents(self, on_fault: OnFault | None = None) -> Iterator[str]:
+        """Every document, in the order of the files; records that cannot be read are left out and logged."""
+        on_fault = on_fault or Outlive()
+        for segment in range(len(self.sizes)):
+            yield from self.read(segment, on_fault)
+
+    def check(self) -> None:
+        """Read everything and refuse the first thing that is wrong, naming file and line.
+
+        Opening a corpus does this for the first segment of every file only; what is wrong later is left out by
+        a stream, with a warning.
+        """
+        for _ in self.documents(refuse):
+            pass
+
+    def digest(self) -> str:
+        """A hash that changes when the files do: of their names, sizes and both ends of each."""
+        summed = hashlib.sha256()
+        for source in self.sources:
+            for part in source.identity():
+                summed.update(len(part).to_bytes(8, "big") + part)
+        return summed.hexdigest()
+
+    def stream(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        length: int,
+        *,
+        seed: int = 0,
+        pack: bool = True,
+        buffer: int = BUFFER,
+        memo: str | Path | None = None,
+    ) -> TextStream:
+        """Examples of tokens, shuffled anew each epoch, without end.
+
+        Args:
+            tokenizer: A fast tokenizer.
+            length: Tokens of an example, special tokens included.
+            seed: What the order depends on.
+            pack: Whether to put documents one after another, with separators, and cut them to `length`; otherwise
+                every document is an example, and what is beyond `length` is left out.
+            buffer: Bytes of text that are shuffled together and held in memory.
+            memo: A small file in which the stream notes how far its blocks reach, to find its place after a kill.
+        """
+        from slimformer.corpus.stream import TextStream
+
+        return TextStream(self, tokenizer, length, seed=seed, pack=pack, buffer=buffer, memo=memo)

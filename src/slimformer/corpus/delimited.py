@@ -1,0 +1,157 @@
+"""CSV and TSV files.
+
+TSV is read as GLUE writes it, without quotes, so that a line is a record and byte ranges do. In CSV a quoted field may
+hold line ends, so one scan notes where records begin; it meets every record, and whatever is wrong is an error then.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import numpy as np
+
+from slimformer.corpus.columns import check_names, text_column_of
+from slimformer.corpus.faults import Fault, OnFault, decode
+from slimformer.corpus.lines import RangedFile, begin_of, first_line
+from slimformer.corpus.ranges import LINE_END, ByteRanges
+from slimformer.corpus.source import RECORD_LIMIT, Source, SourceFile, opened, size_of
+from slimformer.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class TabbedLines(RangedFile):
+    """A TSV file; the text is one of its fields."""
+
+    names: tuple[str, ...]
+    field: int
+
+    def _document(self, byte: int, text: str, on_fault: OnFault) -> str:
+        fields = text.split("\t")
+        if len(fields) == len(self.names):
+            return fields[self.field]
+        if text:
+            on_fault(Fault(str(self.file.path), _ragged(fields, len(self.names)), "mend the line", byte))
+        return ""
+
+    def _reading(self) -> int:
+        return self.field
+
+
+@dataclass(frozen=True, slots=True)
+class QuotedRecords(Source):
+    """A CSV file; the text is one of its fields."""
+
+    file: SourceFile
+    borders: NDArray[np.int64]
+    names: tuple[str, ...]
+    field: int
+
+    def sizes(self) -> list[int]:
+        """Bytes of each segment."""
+        return [int(size) for size in np.diff(self.borders)]
+
+    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
+        """The documents of one segment."""
+        begin, end = self.borders[segment : segment + 2].tolist()
+        with opened(self.file.path) as file:
+            file.seek(begin)
+            text = decode(file.read(end - begin), str(self.file.path), on_fault, byte=begin)
+        with _field_limit():
+            # newline="" leaves line ends inside quoted fields as they are.
+            records = list(csv.reader(io.StringIO(text, newline="")))
+        for fields in records:
+            if len(fields) == len(self.names) and fields[self.field].strip():
+                yield fields[self.field]
+
+    def identity(self) -> Iterator[bytes]:
+        """What the file is and which column is read."""
+        yield from self.file.identity()
+        yield f"QuotedRecords {self.field}".encode()
+
+
+def open_tsv(file: SourceFile, text_column: str | None, step: int) -> Source:
+    """A TSV file; its first line names the columns."""
+    path = file.path
+    byte, header = first_line(path)
+    names = check_names(header.split("\t"), str(path))
+    field = names.index(text_column_of(names, str(path), text_column))
+    with opened(path) as content:
+        content.seek(byte)
+        content.readline()
+        begin = content.tell()
+    ranges = ByteRanges(path, begin, size_of(path), step, LINE_END, RECORD_LIMIT)
+    return TabbedLines(file, ranges, tuple(names), field)
+
+
+def open_csv(file: SourceFile, text_column: str | None, step: int) -> Source:
+    """A CSV file; its first record names the columns."""
+    with _field_limit():
+        records = _records(file.path)
+        _, header = next(records, (0, [""]))
+        names = check_names([name.encode("latin-1").decode(errors="replace") for name in header], str(file.path))
+        field = names.index(text_column_of(names, str(file.path), text_column))
+        return QuotedRecords(file, _borders(file.path, records, len(names), step), tuple(names), field)
+
+
+def _borders(path: Path, records: Iterator[tuple[int, list[str]]], width: int, step: int) -> NDArray[np.int64]:
+    """Where segments of about `step` bytes begin and, last, where the file ends."""
+    borders: list[int] = []
+    for byte, fields in records:
+        if len(fields) != width:
+            raise DataError(f"`{path}` byte {byte}: the record {_ragged(fields, width)}; mend it")
+        if not borders or byte - borders[-1] >= step:
+            borders.append(byte)
+    return np.array([*borders, size_of(path)], np.int64)
+
+
+def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Every record with the byte it begins at; bytes pass as Latin-1, because only ASCII has a meaning here."""
+    with opened(path) as file:
+        file.seek(begin_of(path))
+        begin = file.tell()
+        reader = csv.reader(_lines(path, file), strict=True)
+        while True:
+            line = reader.line_num + 1
+            try:
+                fields = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise DataError(
+                    f"`{path}` line {line} is not valid CSV: {error}; "
+                    'enclose the field in double quotes and write a quote inside it as ""'
+                ) from error
+            if fields:
+                yield begin, fields
+            begin = file.tell()
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+    while line := file.readline(RECORD_LIMIT):
+        if len(line) == RECORD_LIMIT and not line.endswith(b"\n"):
+            raise DataError(f"`{path}` has a line of more than {RECORD_LIMIT:,} bytes; split it")
+        yield line.decode("latin-1")
+
+
+@contextmanager
+def _field_limit() -> Iterator[None]:
+    """Allow fields as long as a record may be; the module's limit is global, so it is put back."""
+    before = csv.field_size_limit(RECORD_LIMIT)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _ragged(fields: list[str], width: int) -> str:
+    return f"has {len(fields)} fields where {width} are expected: it begins `{fields[0][:40]}`"

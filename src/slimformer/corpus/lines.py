@@ -1,0 +1,198 @@
+"""Text files and JSON Lines, read in byte ranges."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from slimformer.corpus.columns import text_column_of
+from slimformer.corpus.faults import Fault, OnFault, decode, refuse
+from slimformer.corpus.ranges import BLANK_LINE, LINE_END, ByteRanges
+from slimformer.corpus.source import RECORD_LIMIT, Source, SourceFile, opened, size_of
+from slimformer.errors import DataError
+from slimformer.tasks.columns import listed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+#: What a document of a text file is: a line, or what stands between blank lines.
+Documents = Literal["lines", "paragraphs"]
+_MARK = b"\xef\xbb\xbf"
+_PEEK = 2**12
+_OBJECTS = "write one object a line"
+
+
+@dataclass(frozen=True, slots=True)
+class RangedFile(Source):
+    """A file whose documents can be told apart from anywhere in it."""
+
+    file: SourceFile
+    ranges: ByteRanges
+
+    def sizes(self) -> list[int]:
+        """Bytes of each segment."""
+        return self.ranges.sizes()
+
+    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
+        """The documents of one byte range."""
+        begin, content = self.ranges.read(segment)
+        for byte, raw in self._pieces(begin, content):
+            document = self._document(byte, decode(raw, str(self.file.path), on_fault, byte=byte), on_fault)
+            if document.strip():
+                yield document
+
+    def identity(self) -> Iterator[bytes]:
+        """What the file is and how it is read."""
+        yield from self.file.identity()
+        yield repr((type(self).__name__, self._reading())).encode()
+
+    def _pieces(self, begin: int, content: bytes) -> Iterator[tuple[int, bytes]]:
+        for piece in content.split(b"\n"):
+            yield begin, piece.rstrip(b"\r")
+            begin += len(piece) + 1
+
+    @abstractmethod
+    def _document(self, byte: int, text: str, on_fault: OnFault) -> str:
+        """The document a piece holds; an empty one when it holds none."""
+
+    def _reading(self) -> Any:
+        """The settings that change what is read."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLines(RangedFile):
+    """A text file of which every line is a document."""
+
+    def _document(self, byte: int, text: str, on_fault: OnFault) -> str:
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class TextParagraphs(RangedFile):
+    """A text file in which blank lines part the documents."""
+
+    def _pieces(self, begin: int, content: bytes) -> Iterator[tuple[int, bytes]]:
+        start = 0
+        for border in BLANK_LINE.finditer(content):
+            yield begin + start, content[start : border.start()]
+            start = border.end()
+        yield begin + start, content[start:]
+
+    def _document(self, byte: int, text: str, on_fault: OnFault) -> str:
+        return " ".join(line.strip() for line in text.split("\n") if line.strip())
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines(RangedFile):
+    """A file with a JSON object a line; one key of it holds the text."""
+
+    column: str
+
+    def _document(self, byte: int, text: str, on_fault: OnFault) -> str:
+        if not text.strip():
+            return ""
+        try:
+            return _text_in(_object_in(text), self.column)
+        except _BadLine as error:
+            on_fault(Fault(str(self.file.path), error.what, error.mend, byte))
+            return ""
+
+    def _reading(self) -> str:
+        return self.column
+
+
+def open_text(file: SourceFile, documents: Documents, step: int) -> Source:
+    """A text file."""
+    if documents == "lines":
+        return TextLines(file, _ranges(file.path, step))
+    return TextParagraphs(file, ByteRanges(file.path, begin_of(file.path), size_of(file.path), step, BLANK_LINE, step))
+
+
+def open_json_lines(file: SourceFile, text_column: str | None, step: int) -> Source:
+    """A file of JSON objects; the first line says which keys there are."""
+    byte, line = first_line(file.path)
+    if line.lstrip().startswith("["):
+        raise DataError(f"`{file.path}` holds one JSON array, which cannot be read in parts; {_OBJECTS}")
+    try:
+        columns = tuple(_object_in(line))
+    except _BadLine as error:
+        refuse(Fault(str(file.path), error.what, error.mend, byte))
+    column = text_column_of(columns, str(file.path), text_column)
+    return JsonLines(file, _ranges(file.path, step, reach=RECORD_LIMIT), column)
+
+
+def holds_json(path: Path) -> bool:
+    """Tell whether a text file is JSON Lines by its first line, which need not be a short one."""
+    with opened(path) as file:
+        if not file.read(_PEEK).removeprefix(_MARK).lstrip().startswith(b"{"):
+            return False
+    try:
+        return bool(_object_in(first_line(path)[1]))
+    except _BadLine:
+        return False
+
+
+def first_line(path: Path) -> tuple[int, str]:
+    """Where the first line that is not blank begins, and the line; an empty one if there is none."""
+    byte = begin_of(path)
+    with opened(path) as file:
+        file.seek(byte)
+        while line := file.readline(RECORD_LIMIT):
+            if line.strip():
+                return byte, line.decode(errors="replace").rstrip("\r\n")
+            byte += len(line)
+    return byte, ""
+
+
+def begin_of(path: Path) -> int:
+    """Where the text of a file begins: after its byte order mark."""
+    with opened(path) as file:
+        return len(_MARK) if file.read(len(_MARK)) == _MARK else 0
+
+
+def _ranges(path: Path, step: int, reach: int | None = None) -> ByteRanges:
+    return ByteRanges(path, begin_of(path), size_of(path), step, LINE_END, reach or step)
+
+
+class _BadLine(Exception):  # noqa: N818
+    """A line that holds no text, why, and what to do."""
+
+    def __init__(self, what: str, mend: str = _OBJECTS) -> None:
+        super().__init__(what)
+        self.what, self.mend = what, mend
+
+
+def _object_in(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise _BadLine(f"is not valid JSON: {error.msg} at character {error.pos + 1}") from error
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
+        raise _BadLine(f"is not JSON that can be read: {error}") from error
+    if not isinstance(value, dict):
+        raise _BadLine(f"holds a {type(value).__name__}, not an object")
+    return value
+
+
+def _text_in(values: dict[str, Any], column: str) -> str:
+    if column not in values:
+        raise _BadLine(f"has no column `{column}`: it has {listed(list(values))}", "mend the line")
+    value = values[column]
+    if value is not None and not isinstance(value, str):
+        raise _BadLine(
+            f"holds `{str(value)[:40]}` in column `{column}` and no text", "mend the line, or choose with text_column"
+        )
+    return _whole_characters(value or "")
+
+
+def _whole_characters(text: str) -> str:
+    """Text without halves of characters, lone surrogates, which JSON can hold and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text

@@ -1,0 +1,114 @@
+"""Settings of distillation; the defaults of training are the paper's (arXiv 2012.15828)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from slimformer.config import Config
+from slimformer.methods.distill.shape import StudentShape
+from slimformer.train.options import Positive, StepOptions
+
+Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
+Pooling = Literal["mean", "cls"]
+#: All ordered pairs of queries, keys and values; `all` stands for them.
+PAIRS = tuple(f"{one}{other}" for one in "qkv" for other in "qkv")
+
+
+def _split(value: Any) -> Any:
+    """Accept `qq,kk,vv` and `all` as well as a list of pairs."""
+    items = [value] if isinstance(value, str) else list(value)
+    names = tuple(name.strip() for item in items for name in str(item).split(","))
+    return PAIRS if names == ("all",) else names
+
+
+class CorpusOptions(Config):
+    """The unlabelled text or images that are learned from."""
+
+    corpus: tuple[str, ...] | None = Field(
+        None, description="Text, JSONL, CSV, TSV or Parquet files, folders of them, a Hub data set; or images."
+    )
+    text_column: str | None = Field(None, description="Column with the text, in files that have columns.")
+    documents: Literal["lines", "paragraphs"] = Field(
+        "lines", description="What a document of a text file is: a line, or what stands between blank lines."
+    )
+    max_length: Positive | None = Field(
+        None, description="Tokens of an example; by default 512, or as many as the models take."
+    )
+    buffer: Positive = Field(16, description="Mebibytes of text that are shuffled together.")
+
+
+class TeacherOptions(Config):
+    """Who teaches and where the result goes."""
+
+    teacher: str | None = Field(None, description="The teacher: a folder, a Hub name or an alias such as `minilm`.")
+    out: str | None = Field(None, description="Folder for the student; it must not exist yet.")
+
+
+class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
+    """Distil a teacher into a student of any shape, on text or images without labels."""
+
+    student: str | None = Field(
+        None, description="A checkpoint to start from instead of `--layers`, `--hidden`, …; it needs the same tokens."
+    )
+    objective: Objective = Field(
+        "relations", description="What is learned: self-attention relations (MiniLMv2), or one of the baselines."
+    )
+    relation_heads: Positive | None = Field(
+        None, description="Relation heads; by default 48, or 64 for large teachers, or the next fewer that fit."
+    )
+    relations: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
+        ("qq", "kk", "vv"), description="Which relations, such as `qq,kk,vv`; `all` for all nine."
+    )
+    relation_weights: tuple[float, ...] | None = Field(
+        None, description="Weight of each relation in the loss; 1 unless given."
+    )
+    teacher_layer: int | Literal["last", "upper-middle", "auto"] = Field(
+        "last", description="Block of the teacher to learn from: a number from 0, a name, or `auto` to try them."
+    )
+    probe_steps: Positive = Field(50, description="Steps of the first round of trials of `--teacher-layer auto`.")
+    pooled: Pooling | None = Field(None, description="Learn the teacher's sentence embeddings too, pooled this way.")
+    pooled_weight: float = Field(1.0, gt=0, description="Weight of the sentence embeddings in the loss.")
+    temperature: float = Field(1.0, gt=0, description="Temperature of soft labels.")
+    teacher_cache: str | None = Field(
+        None, description="Folder to keep what the teacher computed, for runs over the same examples; may grow large."
+    )
+    epochs: float | None = Field(None, gt=0, description="Passes over the corpus, instead of `--max-steps`.")
+    max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
+    batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
+    lr: float = Field(6e-4, gt=0, description="Peak learning rate.")
+    warmup: float = Field(0.01, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    task: str | None = Field(None, description="A task to fine-tune the student on and measure it with afterwards.")
+    data: str | None = Field(None, description="A folder or file with the task's data, or a Hub data set name.")
+    finetune_epochs: float = Field(3.0, gt=0, description="Passes over the task's data.")
+    finetune_steps: Positive | None = Field(None, description="Steps on the task, however many passes that is.")
+    finetune_batch_size: Positive = Field(32, description="Examples per step on the task.")
+    finetune_lr: float = Field(1e-4, gt=0, description="Peak learning rate on the task.")
+    finetune_length: Positive | None = Field(None, description="Tokens of the task's texts; by default the task's own.")
+    report: str | None = Field(None, description="HTML file for loss curves, sizes and settings.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for pair in self.relations:
+            if pair not in PAIRS:
+                raise ValueError(f"there is no relation `{pair}`; choose from {', '.join(PAIRS)}, or `all`")
+        weights = self.relation_weights
+        if weights is not None and len(weights) != len(self.relations):
+            raise ValueError(f"{len(self.relations)} relations and {len(weights)} weights; give one weight for each")
+        if self.student is not None:
+            given = [name for name in StudentShape.model_fields if name in self.model_fields_set]
+            if given:
+                raise ValueError(
+                    f"`student` is a checkpoint with a shape of its own; leave out `{given[0]}` or `student`"
+                )
+        if self.objective == "soft-labels" and self.pooled is not None:
+            raise ValueError("`pooled` goes with the objectives on hidden layers; leave it out with `soft-labels`")
+        if (self.task is None) != (self.data is None):
+            raise ValueError("`task` and `data` go together; give both or none")
+        return self
+
+    @property
+    def passes(self) -> float | None:
+        """Passes over the corpus, if these decide how long to train and not a number of steps."""
+        return None if "max_steps" in self.model_fields_set or self.epochs is None else self.epochs

@@ -1,0 +1,35 @@
+"""Distilling a teacher into a student on text or images without labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slimformer.methods.distill.config import DistillConfig
+from slimformer.methods.manner import configure
+from slimformer.methods.place import is_main
+
+if TYPE_CHECKING:
+    from slimformer.methods.distill.result import DistillResult
+
+
+def distill(config: DistillConfig | None = None, **settings: Any) -> DistillResult:
+    """Distil a teacher into a student of any shape.
+
+    Args:
+        config: The settings; those given by name win over it.
+        settings: Fields of `DistillConfig` and of `Manner` (resume, overwrite, quiet, command).
+
+    Example:
+        >>> result = distill(teacher="minilm", layers=3, hidden=192, corpus=["reviews.txt"], max_steps=1000)
+        >>> result.losses["qq"]
+    """
+    from slimformer.methods.distill.run import run_distillation
+
+    config, manner = configure(DistillConfig, config, settings)
+    config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
+    result = run_distillation(config, manner)
+    if config.report is not None and is_main():
+        from slimformer.methods.distill.reporting import write_report
+
+        write_report(config, result)
+    return result

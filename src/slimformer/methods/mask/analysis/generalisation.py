@@ -1,0 +1,41 @@
+"""How models trained on one data set do on others of the same kind (Table 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slimformer.methods.mask.analysis.finding import Finding, bars
+from slimformer.methods.task_evaluation import evaluate_on_task
+from slimformer.methods.task_options import TaskOptions
+from slimformer.report import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def cross_data(
+    models: Mapping[str, str | Path],
+    data: Mapping[str, str | Path],
+    *,
+    split: str = "dev",
+    limit: int | None = None,
+) -> Finding:
+    """Measure every model on every data set.
+
+    Args:
+        models: Name → artifact.
+        data: Task → its data; the tasks have the labels the models know.
+        split: Which split.
+        limit: Use only so many rows.
+    """
+    scores: dict[str, dict[str, float]] = {}
+    metric = ""
+    for name, folder in models.items():
+        for task, source in data.items():
+            given = {"task": task, "data": source, **({} if limit is None else {"limit": limit})}
+            found = evaluate_on_task(folder, TaskOptions.make(given), split)["metrics"]
+            metric = next(iter(found))
+            scores.setdefault(name, {})[task] = 100 * found[metric]
+    figure = Figure("On other data", bars(scores, f"{metric} x 100"), f"Each model on {split} of each data set.")
+    return Finding({"metric": metric, "scores": scores}, figure)

@@ -1,0 +1,122 @@
+"""Settings of masking."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.train.options import TrainingOptions
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+#: What a matrix is called in the settings → its roles in a block's anatomy.
+ROLES = {
+    "q": ("query",),
+    "k": ("key",),
+    "v": ("value",),
+    "o": ("output",),
+    "ffn-in": ("up", "gate"),
+    "ffn-out": ("down",),
+}
+#: Matrices outside the blocks.
+OTHERS = ("pooler", "classifier")
+MATRICES = (*ROLES, *OTHERS)
+#: Share of the steps after which the sparsity asked for, and the structure, are reached.
+RAMP = 0.7
+
+_BLOCKS = re.compile(r"\d+(-\d*)?(,\d+(-\d*)?)*")
+
+
+class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
+    """Learn which weights of a base to keep for a task: one bit for each, and nothing of the base is changed."""
+
+    # Scores move by about the learning rate per step and have to cross the threshold, hence the higher rate. A weight
+    # decay would pull every score towards 0, which lies below the threshold, and so drop weights for no reason.
+    lr: float = Field(2e-3, gt=0, description="Peak learning rate of the scores and of a trained classifier.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Decoupled weight decay; it pulls scores below the threshold and so drops weights."
+    )
+    initial_sparsity: Share = Field(0.05, description="Share of the weights that is dropped at the start.")
+    init: Literal["uniform", "magnitude"] = Field(
+        "uniform", description="How scores start: at random, or with the smallest weights dropped."
+    )
+    threshold: float = Field(0.01, gt=0, description="Score above which a weight is kept.")
+    blocks: str = Field("2-", description="Blocks to mask, counted from 0: `2-`, `1-5` or `0,3,5`.")
+    top_down: Positive | None = Field(None, description="Mask this many blocks from the top instead of `--blocks`.")
+    bottom_up: Positive | None = Field(None, description="Mask this many from the bottom instead of `--blocks`.")
+    matrices: str = Field(
+        ",".join(MATRICES), description=f"Matrices to mask, joined by commas, out of {', '.join(MATRICES)}."
+    )
+    classifier: Literal["trained", "masked"] = Field(
+        "trained", description="Whether a new head is trained, or stays random and is masked like the rest."
+    )
+    sparsity: Share | None = Field(None, description="Share of each matrix to drop in the end; by default what comes.")
+    structured: Literal["neurons", "heads", "both"] | None = Field(
+        None, description="Drop whole feed-forward neurons, attention heads or both, which makes the model faster."
+    )
+    anneal: bool = Field(
+        False, description="With `--structured` and `--sparsity`, begin with single weights and grow into whole units."
+    )
+
+    @field_validator("blocks")
+    @classmethod
+    def _blocks_can_be_read(cls, blocks: str) -> str:
+        if not _BLOCKS.fullmatch(blocks.replace(" ", "")):
+            raise ValueError("give blocks counted from 0 as `2-`, `1-5` or `0,3,5`")
+        return blocks.replace(" ", "")
+
+    @field_validator("matrices")
+    @classmethod
+    def _matrices_are_known(cls, matrices: str) -> str:
+        for name in (names := matrices.replace(" ", "").split(",")):
+            if name not in MATRICES:
+                raise ValueError(f"there is no matrix `{name}`; known: {', '.join(MATRICES)}")
+        return ",".join(names)
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> MaskConfig:
+        if self.top_down is not None and self.bottom_up is not None:
+            raise ValueError("`--top-down` and `--bottom-up` both say which blocks to mask; give one of them")
+        if (self.top_down or self.bottom_up) is not None and "blocks" in self.model_fields_set:
+            raise ValueError("`--blocks` and `--top-down` or `--bottom-up` both say which blocks to mask; give one")
+        if self.classifier == "masked" and not self.masks("classifier"):
+            raise ValueError("`--classifier` is `masked`, but `--matrices` leaves the classifier out; add it there")
+        if self.anneal and (self.structured is None or self.sparsity is None):
+            raise ValueError("`--anneal` needs `--structured` and `--sparsity`, which say what to grow into")
+        if self.sparsity is not None and self.max_steps is None:
+            raise ValueError("`--sparsity` is reached step by step and needs to know how many; give `--max-steps`")
+        return self
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the matrices that are masked in a block."""
+        return tuple(role for name in self.matrices.split(",") for role in ROLES.get(name, ()))
+
+    @property
+    def ramp_steps(self) -> int:
+        """Steps until the sparsity asked for is reached."""
+        return max(1, int(RAMP * (self.max_steps or 1)))
+
+    def masks(self, name: str) -> bool:
+        """Whether a matrix outside the blocks is masked."""
+        return name in self.matrices.split(",")
+
+    def prunes(self, unit: str) -> bool:
+        """Whether whole neurons or heads are dropped."""
+        return self.structured in (unit, "both")
+
+    def block_numbers(self, count: int) -> list[int]:
+        """The blocks to mask in a model of `count` blocks; those beyond it are the caller's to refuse."""
+        if self.top_down is not None:
+            return list(range(count - self.top_down, count))
+        if self.bottom_up is not None:
+            return list(range(self.bottom_up))
+        numbers: set[int] = set()
+        for part in self.blocks.split(","):
+            first, dash, last = part.partition("-")
+            numbers |= set(range(int(first), (int(last) if last else count - 1) + 1)) if dash else {int(first)}
+        return sorted(numbers)

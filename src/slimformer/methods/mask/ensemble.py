@@ -1,0 +1,120 @@
+"""Several masks of one task as one voice (Table 2 of the paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from slimformer.bank import MaskBank
+from slimformer.bank.answering import softmax
+from slimformer.errors import ConfigError
+from slimformer.methods.mask.measuring import Measure
+from slimformer.methods.task_options import TaskOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Outputs = NDArray[Any] | tuple[NDArray[Any], ...]
+
+How = Literal["labels", "logits", "probabilities"]
+
+
+@dataclass(frozen=True)
+class EnsembleResult:
+    """What an ensemble reaches.
+
+    Args:
+        how: What the members' answers were combined by.
+        metrics: Metrics of the ensemble on the split asked for.
+        split: That split.
+        members: The metric that counts of each member alone, on the same split.
+        chosen_by: The metric that counts of each way to combine, on the split it was chosen on.
+        bytes: What base and masks take together.
+    """
+
+    how: How
+    metrics: dict[str, float]
+    split: str
+    members: list[float]
+    chosen_by: dict[How, float] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def ensemble(
+    folders: Sequence[str | Path],
+    data: str | Path,
+    *,
+    how: How | None = None,
+    choose_on: str = "dev",
+    split: str = "dev",
+    **options: Any,
+) -> EnsembleResult:
+    """Combine masks of one task, on one base in memory, and measure them together.
+
+    Args:
+        folders: The masks.
+        data: The task's data.
+        how: What to combine: `labels` (a vote), `logits` or `probabilities` (means); the best one if not given.
+        choose_on: The split on which the best one is chosen.
+        split: The split on which the ensemble is measured.
+        options: Fields of `TaskOptions`, where they differ from what the masks were trained with.
+    """
+    if not folders:
+        raise ConfigError("no mask was given; give the folders of two or more masks of one task")
+    given = TaskOptions.make({**options, "data": data})
+    bank = MaskBank()
+    for number, folder in enumerate(folders):
+        bank.add(str(number), folder)
+    measures = {name: Measure.of(folders[0], given, name) for name in dict.fromkeys((choose_on, split))}
+    outputs = {name: [measure.outputs(bank.use(task)) for task in bank.tasks] for name, measure in measures.items()}
+    chosen_by = {} if how is not None else _scores(measures[choose_on], outputs[choose_on])
+    sign = measures[choose_on].sign
+    chosen: How = max(chosen_by, key=lambda way: sign * chosen_by[way]) if how is None else how
+    measure = measures[split]
+    memory = bank.memory()
+    return EnsembleResult(
+        chosen,
+        measure.score(combine(outputs[split], chosen)),
+        split,
+        [measure.score(each)[measure.metric] for each in outputs[split]],
+        chosen_by,
+        memory["base"] + memory["masks"] + memory["heads"],
+    )
+
+
+def _scores(measure: Measure, outputs: Sequence[Outputs]) -> dict[How, float]:
+    return {way: measure.score(combine(outputs, way))[measure.metric] for way in ways(outputs[0])}
+
+
+def ways(outputs: Outputs) -> tuple[How, ...]:
+    """How outputs of this kind can be combined: single numbers have no labels and no probabilities to vote with."""
+    everything: tuple[How, ...] = get_args(How)
+    if isinstance(outputs, tuple):
+        return everything[1:]  # a start and an end are not voted for one without the other
+    return everything if outputs.ndim > 1 and outputs.shape[-1] > 1 else ("logits",)
+
+
+def combine(members: Sequence[Outputs], how: How) -> Outputs:
+    """Combine the outputs of several models into outputs of the same shape.
+
+    A vote is decided by the number of members for a label, and where these are equal by the mean probability.
+    """
+    if isinstance(members[0], tuple):
+        return tuple(_combine([member[part] for member in members], how) for part in range(len(members[0])))
+    return _combine([np.asarray(member) for member in members], how)
+
+
+def _combine(members: Sequence[NDArray[Any]], how: How) -> NDArray[Any]:
+    stacked: NDArray[Any] = np.stack(members).astype(np.float64)
+    if how == "logits":
+        return np.asarray(stacked.mean(0))
+    shares = softmax(stacked)
+    if how == "probabilities":
+        return np.asarray(shares.mean(0))
+    votes = np.eye(stacked.shape[-1])[stacked.argmax(-1)]
+    return np.asarray(votes.sum(0) + 0.5 * shares.mean(0))

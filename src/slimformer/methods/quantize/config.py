@@ -1,0 +1,161 @@
+"""Settings of quantization; the losses are those of arXiv 2211.11014."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from slimformer.config import Config
+from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.train.options import Positive, TrainingOptions
+
+Weights = Literal["ternary", "binary", "2", "4", "8", "float"]
+Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score", "hidden", "none"]
+#: What each kind of knowledge compares besides soft labels and hidden states; the second of two is weighed by beta.
+TERMS: dict[str, tuple[str, ...]] = {
+    "map+output": ("map", "output"),
+    "output+map": ("output", "map"),
+    "map": ("map",),
+    "output": ("output",),
+    "mha": ("mha",),
+    "score": ("score",),
+    "hidden": (),
+    "none": (),
+}
+#: The clip of the published code, for weights and activations.
+REFERENCE_CLIP = 2.5
+
+
+def _text(value: Any) -> Any:
+    """Accept the bits of a YAML file, which are numbers there."""
+    return str(value) if isinstance(value, int) else value
+
+
+class NumberOptions(Config):
+    """How weights and activations are represented."""
+
+    weights: Annotated[Weights, BeforeValidator(_text)] = Field(
+        "ternary", description="Weights of blocks and pooler: ternary, binary, or 2, 4 or 8 bits; float for none."
+    )
+    embedding: Annotated[Weights, BeforeValidator(_text)] | None = Field(
+        None, description="The word embedding, one scale per row; by default as the other weights."
+    )
+    granularity: Literal["matrix", "row", "group"] = Field("row", description="What shares a weight scale.")
+    group_size: Positive | None = Field(None, description="Weights of a row that share a scale, with `group`.")
+    weight_clip: float = Field(REFERENCE_CLIP, ge=0, description="Bound on weights; no gradient beyond it; 0 for none.")
+    activations: Literal["int8", "none"] = Field("int8", description="8-bit activations, or float ones.")
+    activation_scale: Literal["token", "tensor"] = Field(
+        "token", description="What shares an activation scale; with `tensor` answers depend on batch-mates."
+    )
+    activation_clip: float = Field(0.0, ge=0, description="Bound on activations, no gradient beyond it; 0 for none.")
+    asymmetric: bool = Field(False, description="Spread activation levels from the lowest to the highest value.")
+
+
+class KnowledgeOptions(Config):
+    """What the quantized model learns from the float one."""
+
+    kd: Knowledge = Field(
+        "map+output",
+        description="What is learned besides soft labels and hidden states; `hidden` for these alone, `none` for the "
+        "labels without a teacher.",
+    )
+    beta: float = Field(0.5, ge=0, description="Weight of the second term of `map+output` or `output+map`.")
+    balance: Literal["fixed", "auto"] = Field(
+        "fixed", description="`auto` weighs map and output by their gradients while training, without a beta."
+    )
+    temperature: float = Field(1.0, gt=0, description="Temperature of attention maps.")
+    distil_layers: str = Field(
+        "all", description="Blocks that are distilled: `all`, numbers such as `0,2,5`, or `every-2`, the last included."
+    )
+    mean_over_classes: bool = Field(False, description="Divide soft labels by the number of classes, as TernaryBERT.")
+    dropout: bool | None = Field(
+        None, description="Whether the student has dropout; by default only without a teacher, who has none either."
+    )
+    stages: Literal[1, 2] = Field(1, description="2 to learn from the layers first and from the logits afterwards.")
+    first_stage: Positive | None = Field(
+        None, description="Steps of the first of two stages; by default half of `--max-steps`."
+    )
+
+
+class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptions, BaseOptions):
+    """Train a fine-tuned model on in a few levels per weight, with its float self as teacher."""
+
+    model: str | None = Field(
+        None, description="A fine-tuned model: a folder or a Hub name; a bare base is fine-tuned first."
+    )
+    lr: float = Field(2e-4, gt=0, description="Peak learning rate.")
+    reference: bool = Field(
+        False,
+        description="Do as the published code: one scale per matrix and per activation tensor, clip 2.5, losses over "
+        "padding too.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_published(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("reference") in (True, "true"):
+            published = {
+                "granularity": "matrix",
+                "activation_scale": "tensor",
+                "activation_clip": REFERENCE_CLIP,
+                "weight_clip": REFERENCE_CLIP,
+            }
+            return {**published, **values}
+        return values
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if (self.granularity == "group") != (self.group_size is not None):
+            raise ValueError(
+                f"`granularity` is `{self.granularity}` and `group_size` is `{self.group_size}`; groups, and only "
+                "they, need a size"
+            )
+        if self.balance == "auto" and len(TERMS[self.kd]) != 2:
+            raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
+        if self.stages == 2 and self.kd == "none":
+            raise ValueError("`stages` is 2, and without a teacher there is only one; leave out `stages` or `kd`")
+        if self.stages == 2 and self.max_steps is None and self.first_stage is None:
+            raise ValueError("`stages` is 2; say with `first_stage` or `max_steps` when the second one begins")
+        if self.stages == 1 and self.first_stage is not None:
+            raise ValueError("`first_stage` is given, and there is only one; add `stages` 2 or leave it out")
+        parse_layers(self.distil_layers)
+        return self
+
+    @property
+    def keeps_dropout(self) -> bool:
+        """Whether the model's dropout stays while it learns; the published code leaves it in."""
+        return (self.kd == "none" or self.reference) if self.dropout is None else self.dropout
+
+    @property
+    def steps_of_first_stage(self) -> int | None:
+        """Steps before the logits take over; None for a single stage."""
+        if self.stages == 1:
+            return None
+        return self.first_stage or max(1, (self.max_steps or 0) // 2)
+
+
+def parse_layers(text: str) -> int | tuple[int, ...] | None:
+    """What a setting of layers means: None for all, a number k for every k-th, or block numbers."""
+    if text == "all":
+        return None
+    every = text.removeprefix("every-")
+    if every != text and every.isdecimal() and int(every) > 0:
+        return int(every)
+    numbers = text.split(",")
+    if all(number.strip().lstrip("-").isdecimal() for number in numbers):
+        return tuple(int(number) for number in numbers)
+    raise ValueError(f"`distil_layers` is `{text}`; give `all`, numbers such as `0,2,5`, or `every-2`")
+
+
+def chosen_layers(text: str, count: int) -> tuple[int, ...]:
+    """The blocks a setting names, in a model of so many."""
+    parsed = parse_layers(text)
+    if parsed is None:
+        return tuple(range(count))
+    if isinstance(parsed, int):
+        return tuple(index for index in range(count) if (count - 1 - index) % parsed == 0)
+    for number in parsed:
+        if not -count <= number < count:
+            raise ValueError(f"`distil_layers` is `{text}`, and the model has {count} blocks, 0 to {count - 1}")
+    return tuple(sorted({number % count for number in parsed}))

@@ -1,0 +1,125 @@
+"""The method: views on the weights, a float teacher, and codes that are kept as they were trained."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import ConfigError
+from slimformer.methods.manner import configure
+from slimformer.methods.quantize.config import QuantizeConfig, chosen_layers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from slimformer.artifact import Manifest
+    from slimformer.methods.quantize.dropout import Dropout
+    from slimformer.methods.task_run import TaskResult
+    from slimformer.train import Objective
+    from slimformer.views import QuantizedWeight
+
+
+def quantize(config: QuantizeConfig | None = None, **settings: Any) -> TaskResult:
+    """Train a fine-tuned model on with a few levels per weight, and its float self as teacher.
+
+    What is evaluated is the quantized model: its weights are the levels, its activations are rounded.
+
+    Args:
+        config: The settings; those given by name win over it.
+        settings: Fields of `QuantizeConfig` and of `Manner` (resume, overwrite, quiet, command).
+
+    Example:
+        >>> result = quantize(model="sentiment", task="classification", data="reviews", out="sentiment-ternary")
+        >>> result.metrics["accuracy"]
+    """
+    from slimformer.methods.quantize.teacher import find_or_train
+    from slimformer.methods.task_run import run_on_task
+
+    config, manner = configure(QuantizeConfig, config, settings)
+    config.require("model", "task", "data")
+    run = _Run(config)
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-")) if config.out is None else None
+        base = find_or_train(config, manner, scratch)
+        return run_on_task(
+            "quantize",
+            config,
+            config,
+            manner,
+            base=base,
+            out=config.out,
+            prepare=run.prepare,
+            finish=run.finish,
+            save=run.save,
+        )
+
+
+class _Run:
+    """What happens to the model around its training."""
+
+    def __init__(self, config: QuantizeConfig) -> None:
+        self.config = config
+        #: The weights as they are stored, once training is over.
+        self.stored: list[QuantizedWeight] = []
+        self.attention: str | None = None
+        self.dropout: Dropout = []
+
+    def prepare(self, model: PreTrainedModel) -> Objective | None:
+        """Keep the float model as teacher, and quantize the numbers of the one that is trained."""
+        from slimformer.anatomy import Anatomy
+        from slimformer.methods.quantize.dropout import take_dropout
+        from slimformer.methods.quantize.objective import KdObjective
+        from slimformer.methods.quantize.placement import quantize_numbers
+
+        config = self.config
+        try:
+            layers = chosen_layers(config.distil_layers, len(Anatomy.of(model).blocks))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        self.attention = model.config._attn_implementation
+        teacher = None if config.kd == "none" else copy.deepcopy(model)
+        quantize_numbers(model, config)
+        if not config.keeps_dropout:
+            self.dropout = take_dropout(model)
+        if teacher is None:
+            return None
+        return KdObjective(
+            teacher,
+            model,
+            kd=config.kd,
+            beta=config.beta,
+            temperature=config.temperature,
+            layers=layers,
+            reference=config.reference,
+            mean_over_classes=config.mean_over_classes,
+            auto_balance=config.balance == "auto",
+            first_stage=config.steps_of_first_stage,
+            accumulation=config.accumulation,
+        )
+
+    def finish(self, model: PreTrainedModel) -> None:
+        """Note the codes and scales, and make the model compute with just these."""
+        from slimformer.methods.quantize.dropout import give_back
+        from slimformer.methods.quantize.progress import remove_progress
+        from slimformer.views import bake, quantized_weights, rounding_of
+        from slimformer.views.attention import use_attention
+
+        remove_progress(model)
+        give_back(self.dropout)
+        if rounding_of(model) is None and self.attention is not None:
+            use_attention(model, self.attention)  # scores were read from ours while training
+        self.stored = quantized_weights(model)
+        bake(model)
+
+    def save(self, folder: Path, model: PreTrainedModel, **described: Any) -> Manifest:
+        """Write the result; how its activations are rounded stands in the settings of its step."""
+        from slimformer import artifact
+        from slimformer.views import unrounded
+
+        # The files hold the weights; a model that is loaded from them computes in float until it is told to round.
+        with unrounded(model):
+            return artifact.save(folder, model, **described)

@@ -1,0 +1,79 @@
+"""What an objective has to remember from step to step, kept where checkpoints see it: in the model's state."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Name of the module on the model while it trains.
+NAME = "slimformer_progress"
+
+
+class Progress(nn.Module):
+    """How often the objective was asked, and how terms of the loss are weighed; saved and resumed with the weights."""
+
+    calls: Tensor
+    weights: Tensor
+    first: Tensor
+
+    def __init__(self, terms: int) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("weights", torch.ones(terms))
+        self.register_buffer("first", torch.zeros(terms))
+
+    @classmethod
+    def on(cls, model: nn.Module, terms: int) -> Progress:
+        """Put a new one on a model."""
+        progress = cls(terms)
+        model.add_module(NAME, progress)
+        return progress
+
+
+def remove_progress(model: nn.Module) -> None:
+    """Take it off again, once training is over."""
+    if hasattr(model, NAME):
+        delattr(model, NAME)
+
+
+#: Steps between two looks at the gradients.
+EVERY = 50
+#: How far a term that has fallen less than the other one is favoured.
+CATCH_UP = 0.5
+#: Bound on a weight and on its inverse.
+LIMIT = 20.0
+
+
+def rebalance(progress: Progress, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    """Weigh losses so that all pull at the parameters alike, and those that lag behind a little more.
+
+    With gradient norms g and losses L, L₀ when first asked, the weights are `(L/L₀)^½ / g`, scaled to a geometric mean
+    of 1, and move half of the way (in logarithms) each time. Costs one backward pass for each loss.
+    """
+    norms = torch.stack([_norm(loss, parameters) for loss in losses])
+    values = torch.stack([loss.detach().float() for loss in losses])
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        both = torch.stack([norms, values])
+        torch.distributed.all_reduce(both)
+        norms, values = both / torch.distributed.get_world_size()
+    if not bool((norms > 0).all() and (values > 0).all()):
+        return  # a loss of 0 pulls at nothing
+    started = bool(progress.first.any())
+    if not started:
+        progress.first.copy_(values)
+    wanted = CATCH_UP * (values / progress.first).log() - norms.log()
+    wanted = (wanted - wanted.mean()).clamp(-math.log(LIMIT), math.log(LIMIT))
+    share = 0.5 if started else 1.0
+    progress.weights.copy_(((1 - share) * progress.weights.log() + share * wanted).exp())
+
+
+def _norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    squares = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
+    return torch.stack(squares).sum().sqrt() if squares else loss.new_zeros(())

@@ -1,0 +1,337 @@
+"""One base, many tasks: the same answers as each task's own model, whatever is asked, kept or removed meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+import slimformer
+from slimformer.anatomy import Anatomy
+from slimformer.artifact import Step, save_mask
+from slimformer.bank import MaskBank
+from slimformer.errors import ArtifactError, DataError
+from slimformer.methods.mask import MaskConfig
+from slimformer.methods.mask.scores import Masking
+from tests import corpus, zoo
+from tests.methods.test_every_kind import generated
+
+QUICK = {"max_steps": 3, "batch_size": 8, "lr": 0.05, "blocks": "1-", "quiet": True}
+TEXTS = ["the film was good", "dull", "a very poor plot and a great end but not the cast", "fine"]
+QUESTIONS = {
+    "classification": TEXTS,
+    "regression": TEXTS,
+    "tagging": [*TEXTS, ["the", "film"]],
+    "multiple-choice": [("the film", ["good", "bad"]), ("a plot", ["dull", "fine", "great"])],
+    "question-answering": [("the end", "the film was good"), ("a plot", "a great cast and a dull plot")],
+    "pruned": TEXTS,
+}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A base and a mask for each kind of task, one of them with neurons and heads removed."""
+    folder = tmp_path_factory.mktemp("bank")
+    corpus.model_folder(folder / "base")
+    for kind in QUESTIONS:
+        (folder / f"{kind}-data").mkdir()
+        name = "classification" if kind == "pruned" else kind
+        data = generated(name, folder / f"{kind}-data")
+        more = {"structured": "both", "sparsity": 0.5} if kind == "pruned" else {}
+        slimformer.mask(model=folder / "base", task=name, data=data, out=folder / kind, **QUICK, **more)
+    return folder
+
+
+@pytest.fixture
+def bank(shelf):
+    bank = MaskBank(shelf / "base")
+    for kind in QUESTIONS:
+        bank.add(kind, shelf / kind)
+    return bank
+
+
+def expected(folder, kind, questions):
+    """What the task's own model gives, one question at a time."""
+    loaded = slimformer.load(folder / kind)
+    read, model = loaded.processor, loaded.model
+    rows = []
+    for question in questions:
+        if kind == "multiple-choice":
+            batch = read([question[0]] * len(question[1]), question[1], padding=True, return_tensors="pt")
+            batch = {name: value[None] for name, value in batch.items()}
+        elif kind == "tagging":
+            words = question.split() if isinstance(question, str) else question
+            batch = read([words], is_split_into_words=True, return_tensors="pt")
+        else:
+            batch = read(
+                *([question[0]], [question[1]]) if isinstance(question, tuple) else [question], return_tensors="pt"
+            )
+        with torch.no_grad():
+            output = model(**batch)
+        rows.append(output.start_logits[0] if kind == "question-answering" else output.logits[0])
+    return rows
+
+
+def test_mixed_batches_give_each_task_its_own_answers(shelf, bank):
+    found = bank.logits(QUESTIONS, batch_size=5)
+    for kind, questions in QUESTIONS.items():
+        for row, wanted in zip(found[kind], expected(shelf, kind, questions), strict=True):
+            got = torch.from_numpy(row[0] if kind == "question-answering" else row)[: len(wanted)]
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_answers(shelf, bank):
+    found = bank.predict(QUESTIONS)
+    logits = {kind: expected(shelf, kind, questions) for kind, questions in QUESTIONS.items()}
+    labels = slimformer.load(shelf / "classification").manifest.task.labels
+    for answer, row in zip(found["classification"], logits["classification"], strict=True):
+        assert answer["label"] == labels[int(row.argmax())]
+        assert answer["probability"] == pytest.approx(float(row.softmax(-1).max()), abs=1e-5)
+    assert found["regression"] == pytest.approx([float(row) for row in logits["regression"]], abs=1e-4)
+    assert [len(tags) for tags in found["tagging"]] == [4, 1, 12, 1, 2]
+    assert found["multiple-choice"] == [int(row.argmax()) for row in logits["multiple-choice"]]
+    for answer, (_, context) in zip(found["question-answering"], QUESTIONS["question-answering"], strict=True):
+        assert answer
+        assert answer in context
+
+
+@pytest.mark.parametrize("limit", [0, 10**9])
+def test_use_gives_the_very_model(shelf, bank, limit):
+    bank.memory_limit = limit
+    for kind in QUESTIONS:
+        mine, loaded = bank.use(kind), slimformer.load(shelf / kind).model
+        assert bank.current == kind
+        ids = torch.randint(5, 20, (2, 3, 7) if kind == "multiple-choice" else (2, 7))
+        with torch.no_grad():
+            # Equal weights at other addresses may be multiplied in another order.
+            torch.testing.assert_close(mine(input_ids=ids)[0], loaded(input_ids=ids)[0], rtol=1e-5, atol=1e-6)
+        for block, other in zip(Anatomy.of(mine).blocks, Anatomy.of(loaded).blocks, strict=True):
+            for role, matrix in block.matrices.items():
+                assert torch.equal(matrix.weight, other.matrices[role].weight)
+        if limit:
+            state = mine.state_dict()
+            assert all(torch.equal(state[name], tensor) for name, tensor in loaded.state_dict().items())
+
+
+def test_the_base_is_shared_and_never_changed(shelf, bank):
+    before = hf.AutoModel.from_pretrained(shelf / "base").state_dict()
+    one, other = bank.use("classification"), bank.use("regression")
+    assert (
+        one.bert.embeddings.word_embeddings.weight.data_ptr() == other.bert.embeddings.word_embeddings.weight.data_ptr()
+    )
+    bank.predict(QUESTIONS)
+    bank.use("pruned")
+    after = bank._base.bare.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+def test_masked_weights_stay_within_the_limit(shelf):
+    sizes = {}
+    # Block 1 of the base: four matrices of 32 x 32 and two of 32 x 64; a tagger has no pooler.
+    block, pooler = 4 * (4 * 1024 + 2 * 2048), 4 * 1024
+    for limit in (0, block - 1, block, 2 * block + pooler, 10**9):
+        bank = MaskBank(shelf / "base", memory_limit=limit)
+        for kind in ("classification", "regression", "tagging"):
+            bank.add(kind, shelf / kind)
+            bank.use(kind)
+        sizes[limit] = bank.memory()["weights"]
+    assert [*sizes.values()] == [0, 0, block, 2 * block + pooler, 3 * block + 2 * pooler]
+    kept = bank.use("regression")
+    bank.use("tagging")
+    assert bank.use("regression") is kept
+
+
+def test_weights_kept_ready_serve_mixed_batches(shelf):
+    bank = MaskBank(shelf / "base", memory_limit=10**9)
+    for kind in ("classification", "regression"):
+        bank.add(kind, shelf / kind)
+    asked = {"classification": TEXTS, "regression": TEXTS}
+    before = bank.logits(asked)
+    bank.use("classification")
+    after = bank.logits(asked)
+    for kind in asked:
+        assert [row.tolist() for row in before[kind]] == [row.tolist() for row in after[kind]]
+
+
+def test_memory_is_what_it_says(shelf):
+    bank = MaskBank(shelf / "base")
+    bank.add("classification", shelf / "classification")
+    base = hf.AutoModel.from_pretrained(shelf / "base")
+    tensors = [*base.parameters(), *base.buffers()]
+    assert bank.memory() == {
+        "base": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+        "masks": (4 * 1024 + 2 * 2048 + 1024) // 8,
+        "heads": 4 * (3 * 32 + 3),
+        "weights": 0,
+    }
+
+
+def test_a_narrowed_task_counts_its_own_matrices(shelf):
+    bank = MaskBank(shelf / "base")
+    bank.add("pruned", shelf / "pruned")
+    # Block 1 keeps 2 of 4 heads and 32 of 64 neurons, with their biases; pooler and head are the task's own too.
+    matrices = 4 * 16 * 32 + 3 * 16 + 2 * 32 * 32 + 32
+    assert bank.memory()["heads"] == 4 * (matrices + 32 * 32 + 3 * 32 + 3)
+
+
+def test_adding_and_removing(shelf, bank):
+    with pytest.raises(ArtifactError, match="has a task `regression` already"):
+        bank.add("regression", shelf / "regression")
+    bank.use("regression")
+    bank.remove("regression")
+    assert "regression" not in bank.tasks
+    assert bank.current is None
+    with pytest.raises(ArtifactError, match="the bank has no task `regression`; it has `classification`, `tagging`"):
+        bank.use("regression")
+    with pytest.raises(ArtifactError, match="no task `regression`"):
+        bank.remove("regression")
+    bank.add("regression", shelf / "regression")
+    assert bank.predict({"regression": TEXTS[:1], "tagging": []})["tagging"] == []
+
+
+def test_the_base_follows_from_the_first_mask(shelf):
+    bank = MaskBank()
+    assert bank.predict({}) == {}
+    bank.add("one", shelf / "classification")
+    assert bank.predict({"one": TEXTS[:1]})["one"][0]["label"].startswith("c")
+
+
+def test_a_mask_of_another_base_is_refused(shelf, tmp_path):
+    torch.manual_seed(9)
+    other = hf.BertModel(hf.BertConfig.from_pretrained(shelf / "base"))
+    other.save_pretrained(tmp_path / "other")
+    corpus.tokenizer().save_pretrained(tmp_path / "other")
+    bank = MaskBank(tmp_path / "other")
+    with pytest.raises(
+        ArtifactError, match=r"is for base `base` with the fingerprint .* add it to a bank of its own base"
+    ):
+        bank.add("one", shelf / "classification")
+    assert bank.tasks == ()
+
+
+def test_a_harmed_mask_is_refused(shelf, bank, tmp_path):
+    shutil.copytree(shelf / "regression", tmp_path / "harmed")
+    path = tmp_path / "harmed" / "mask.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="was changed"):
+        bank.add("harmed", tmp_path / "harmed")
+
+
+@pytest.mark.parametrize("question", [3, ("a", "b", "c"), {"text": "a"}, None])
+def test_questions_that_make_no_sense(bank, question):
+    with pytest.raises(DataError, match=r"a question to task `classification` \(classification\) reads"):
+        bank.predict({"classification": [question]})
+
+
+def test_merging_out_of_the_bank(shelf, bank, tmp_path):
+    bank.merge("classification", tmp_path / "plain")
+    plain = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "plain").state_dict()
+    bank.memory_limit = 10**9
+    assert all(torch.equal(plain[name], tensor) for name, tensor in bank.use("classification").state_dict().items())
+
+
+def test_many_threads(shelf, bank):
+    """Predicting, switching, adding and removing at once: every answer is the one a quiet bank gives."""
+    asked = {"classification": TEXTS, "regression": TEXTS}
+    quiet, wrong, stop = bank.logits(asked), [], threading.Event()
+
+    def ask():
+        for _ in range(15):
+            found = bank.logits(asked)
+            wrong.extend(kind for kind in asked if not np.array_equal(found[kind], quiet[kind]))
+
+    def switch():
+        while not stop.is_set():
+            for kind in ("tagging", "classification", "pruned"):
+                bank.use(kind)(input_ids=torch.ones(1, 5, dtype=torch.long))
+
+    def change():
+        while not stop.is_set():
+            bank.add("another", shelf / "tagging")
+            bank.remove("another")
+
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(switch), pool.submit(change)]
+        askers = [pool.submit(ask), pool.submit(ask)]
+        wait(askers)
+        stop.set()
+    assert [each.exception() for each in (*askers, *others)] == [None] * 4
+    assert not wrong
+    assert "another" not in bank.tasks
+
+
+@pytest.mark.parametrize("family", zoo.TEXTS)
+def test_every_family(family, tmp_path):
+    """Two tasks on a base of each family, mixed; DeBERTa, whose matrices also see positions, runs them one by one."""
+    zoo.build(family).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    auto = hf.AutoModelForTokenClassification if family != "gpt_neox" else hf.AutoModelForSequenceClassification
+    read = hf.AutoTokenizer.from_pretrained(tmp_path / "base")
+    bank = MaskBank(tmp_path / "base")
+    for seed in range(2):
+        torch.manual_seed(seed)
+        padding = {"pad_token_id": 0} if family in zoo.CAUSAL else {}
+        model = auto.from_pretrained(tmp_path / "base", num_labels=3, **padding).eval()
+        Masking.start(model, MaskConfig(blocks="0-", seed=seed, initial_sparsity=0.3)).end(model)
+        kind = "tagging" if family != "gpt_neox" else "classification"
+        task = {"name": kind, "kind": kind, "labels": ["a", "b", "c"]}
+        step = Step(method="mask")
+        save_mask(tmp_path / f"{seed}", model, base=tmp_path / "base", processor=read, step=step, task=task)
+        bank.add(f"{seed}", tmp_path / f"{seed}")
+    found = bank.logits({"0": TEXTS, "1": TEXTS[:2]})
+    for name, rows in found.items():
+        model = bank.use(name)
+        for text, row in zip(TEXTS, rows, strict=False):
+            with torch.no_grad():
+                wanted = model(**read(text, return_tensors="pt")).logits[0]
+            torch.testing.assert_close(torch.from_numpy(row)[: len(wanted)], wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_images(tmp_path):
+    zoo.build("vit").save_pretrained(tmp_path / "base")
+    (tmp_path / "base" / "preprocessor_config.json").write_text(
+        '{"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}'
+    )
+    from slimformer import checkpoint
+    from slimformer.tasks.readers.idx import ImageArray
+
+    model = hf.ViTForImageClassification.from_pretrained(tmp_path / "base", num_labels=2).eval()
+    Masking.start(model, MaskConfig(blocks="0-")).end(model)
+    task = {"name": "image-classification", "kind": "image-classification", "labels": ["cat", "dog"]}
+    processor = checkpoint.load_processor(tmp_path / "base")
+    save_mask(tmp_path / "out", model, base=tmp_path / "base", processor=processor, step=Step(method="mask"), task=task)
+    bank = MaskBank()
+    bank.add("pets", tmp_path / "out")
+    image = ImageArray(torch.randint(0, 255, (16, 16, 3), dtype=torch.uint8).numpy(), "here")
+    (answer,) = bank.predict({"pets": [image]})["pets"]
+    assert answer["label"] in ("cat", "dog")
+
+
+def test_the_bank_does_not_import_training():
+    training = "('slimformer.train', 'slimformer.methods')"
+    code = f"import sys, slimformer.bank; print([name for name in sys.modules if name.startswith({training})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_minilm(tmp_path):
+    data = corpus.data_folder(tmp_path / "data", train=8, dev=4)
+    common = {"task": "classification", "data": data, "batch_size": 4, "max_steps": 1, "quiet": True}
+    result = slimformer.mask(model="minilm", out=tmp_path / "out", **common)
+    bank = MaskBank("minilm")
+    bank.add("one", tmp_path / "out")
+    bank.add("two", tmp_path / "out")
+    one, two = bank.predict({"one": TEXTS, "two": TEXTS[:1]}).values()
+    assert one[0]["probability"] == pytest.approx(two[0]["probability"], abs=1e-6)
+    batch = result.processor(TEXTS[0], return_tensors="pt")
+    with torch.no_grad():
+        assert torch.equal(bank.use("one")(**batch).logits, result.model(**batch).logits)

@@ -1,0 +1,31 @@
+"""The guide to corpora runs as it stands, and its list of endings is the whole list."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from slimformer.corpus.finding import ENDINGS
+from tests.conftest import ROOT
+
+GUIDE = (ROOT / "docs" / "guides" / "corpus.md").read_text(encoding="utf-8")
+
+
+def test_the_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL))
+    exec(compile(code, "corpus.md", "exec"), {})
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_is_in_the_guide(ending):
+    assert f"`{ending}`" in GUIDE
+
+
+def test_importing_the_package_is_quick():
+    code = "import sys, slimformer.corpus; print({'torch', 'transformers', 'datasets'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,165 @@
+"""What a student learns, and that nothing more is computed for it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from slimformer import Anatomy
+from slimformer.errors import ConfigError, ObjectiveError
+from slimformer.methods.distill import StudentShape, build_student
+from slimformer.methods.distill.knowledge import HiddenStates, MapsAndValues, Pooled, Relations, SoftLabels
+from slimformer.methods.distill.objective import Distillation, freeze_unused
+from slimformer.methods.distill.student import pass_through
+from slimformer.methods.distill.watching import Watched, pool
+from tests import zoo
+
+SMALL = StudentShape(layers=2, hidden=24, heads=4)
+
+
+def pair(family, knowledge, layer=1):
+    teacher = zoo.build(family)
+    student = build_student(teacher, SMALL)
+    maps = knowledge.maps(Anatomy.of(teacher), Anatomy.of(student))
+    names = knowledge.names
+    return Distillation(Watched(teacher, layer, names), [(1.0, knowledge)]), Watched(student, -1, names, maps=maps)
+
+
+def relations(family, pairs=("qq", "kk", "vv")):
+    return Relations(4 if family not in ("gemma",) else 2, pairs, None, family in zoo.CAUSAL)
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_only_what_the_relations_reach_is_trained(family):
+    objective, student = pair(family, relations(family))
+    idle = freeze_unused(student, objective, zoo.inputs_for(family))
+    block = Anatomy.of(student.model).blocks[-1]
+    for matrix in (block.output, block.up, block.down):
+        assert not matrix.module.weight.requires_grad
+    for matrix in (block.query, block.key, block.value, Anatomy.of(student.model).blocks[0].down):
+        assert matrix.module.weight.requires_grad
+    assert all(parameter.grad is None for parameter in student.parameters())
+    objective(student, zoo.inputs_for(family)).total.backward()
+    for name, parameter in student.named_parameters():
+        assert (parameter.grad is None) == (name in idle), name
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "vit"])
+def test_nothing_after_the_projections_runs(family):
+    objective, student = pair(family, relations(family))
+    called = []
+    for model, layer in ((objective.teacher.model, 1), (student.model, -1)):
+        blocks = Anatomy.of(model).blocks
+        blocks[layer].down.module.register_forward_hook(lambda *_: called.append("down"))
+        if layer == 1:
+            blocks[2].query.module.register_forward_hook(lambda *_: called.append("next block"))
+    loss = objective(student, zoo.inputs_for(family))
+    assert loss.total.requires_grad
+    assert called == []
+
+
+def test_a_student_like_its_teacher_has_nothing_to_learn():
+    teacher = zoo.build("bert")
+    knowledge = [(1.0, relations("bert")), (0.5, MapsAndValues(4, False)), (1.0, HiddenStates()), (2.0, Pooled())]
+    names = tuple(name for _, each in knowledge for name in each.names)
+    objective = Distillation(Watched(teacher, -1, names), knowledge)
+    student = Watched(build_student(teacher, StudentShape(start="truncate")).eval(), -1, names)
+    loss = objective(student, zoo.inputs_for("bert"))
+    assert loss.total.item() == pytest.approx(0, abs=1e-5)
+    assert set(loss.parts) == {"qq", "kk", "vv", "map", "hidden", "pooled"}
+
+
+def test_total_is_the_weighted_sum():
+    teacher, inputs = zoo.build("bert"), zoo.inputs_for("bert")
+    knowledge = [(2.0, relations("bert", ("qk", "vv"))), (3.0, Pooled())]
+    student = build_student(teacher, SMALL).eval()
+    maps = knowledge[1][1].maps(Anatomy.of(teacher), Anatomy.of(student))
+    names = ("k", "q", "v", "pooled")
+    loss = Distillation(Watched(teacher, 1, names), knowledge)(Watched(student, -1, names, maps=maps), inputs)
+    wanted = 2 * (loss.parts["qk"] + loss.parts["vv"]) + 3 * loss.parts["pooled"]
+    torch.testing.assert_close(loss.total, wanted)
+
+
+def test_minilm_v1_is_the_attention_map_and_the_value_relation():
+    teacher, inputs = zoo.build("bert"), zoo.inputs_for("bert")
+    objective, student = pair("bert", MapsAndValues(4, False))
+    made = objective(student.eval(), inputs)
+    # A plain attention map is the relation of queries to keys with as many relation heads as attention heads.
+    same, again = Relations(4, ("qk", "vv"), None, False), Watched(student.model, -1, ("q", "k", "v"))
+    wanted = Distillation(Watched(teacher, 1, ("q", "k", "v")), [(1.0, same)])(again, inputs)
+    torch.testing.assert_close(made.total, wanted.total, rtol=1e-4, atol=1e-6)
+
+
+def test_minilm_v1_needs_the_same_heads():
+    teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), StudentShape(heads=2))
+    with pytest.raises(ConfigError, match="has 2 where the teacher has 4"):
+        MapsAndValues(4, False).maps(Anatomy.of(teacher), Anatomy.of(student))
+
+
+def test_relation_heads_that_do_not_fit_are_refused_with_those_that_do():
+    teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), SMALL)
+    with pytest.raises(ObjectiveError, match="does not divide the student's width 24; choose from 1, 2, 3, 4, 6"):
+        Relations(16, ("qq",), None, False).maps(Anatomy.of(teacher), Anatomy.of(student))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_the_matrix_of_pooled_embeddings_keeps_similarities(pooling):
+    teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), SMALL).eval()
+    (matrix,) = Pooled().maps(Anatomy.of(teacher), Anatomy.of(student)).values()
+    with torch.no_grad():
+        matrix.free.mul_(0.9).add_(torch.randn_like(matrix.free))  # whatever training does to it
+        own = Watched(student, -1, ("pooled",), pooling)(**zoo.inputs_for("bert"))["pooled"]
+        mapped = matrix(own)
+    assert mapped.shape[-1] == 48
+    torch.testing.assert_close(mapped @ mapped.T, own @ own.T, rtol=1e-4, atol=1e-5)
+
+
+def test_pooling_skips_padding_on_either_side():
+    hidden = torch.arange(12.0).reshape(2, 3, 2)
+    left = torch.tensor([[0, 1, 1], [1, 1, 1]])
+    assert pool(hidden, left, "cls").tolist() == [[2, 3], [6, 7]]
+    assert pool(hidden, left, "mean").tolist() == [[3, 4], [8, 9]]
+    assert pool(hidden, None, "cls").tolist() == [[0, 1], [6, 7]]
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "xlm-roberta"])
+def test_soft_labels_leave_padding_out(family):
+    teacher = zoo.build_headed(family)
+    student = build_student(teacher, SMALL).eval()
+    assert type(student) is type(teacher)
+    objective = Distillation(Watched(teacher, -1, ("logits",)), [(1.0, SoftLabels(2.0))])
+    inputs = {
+        "input_ids": torch.tensor([[5, 6, 7, 8], [9, 8, 7, 0]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
+    }
+    whole = objective(Watched(student, -1, ("logits",)), inputs).total
+    rows = []
+    for length, row in ((4, 0), (3, 1)):
+        alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}
+        theirs, ours = teacher(**alone).logits, student(**alone).logits
+        rows.append(-((theirs / 2).softmax(-1) * (ours / 2).log_softmax(-1)).sum(-1).mean())
+    torch.testing.assert_close(whole, sum(rows) / 2, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "gpt_neox"])
+def test_a_block_that_passes_through_adds_nothing(family):
+    model = zoo.build(family)
+    anatomy = Anatomy.of(model)
+    pass_through(anatomy.blocks[-1])
+    block = anatomy.blocks[-1].module
+    seen = {}
+    block.register_forward_pre_hook(
+        lambda _, args, kwargs: seen.update(given=(args or [*kwargs.values()])[0]), with_kwargs=True
+    )
+    block.register_forward_hook(
+        lambda _, args, output: seen.update(made=output[0] if isinstance(output, tuple) else output)
+    )
+    with torch.no_grad():
+        model(**zoo.inputs_for(family))
+    given, made = seen["given"], seen["made"]
+    if not anatomy.family.pre_norm:  # norms follow: the direction stays
+        given, made = (value - value.mean(-1, keepdim=True) for value in (given, made))
+        given, made = (torch.nn.functional.normalize(value, dim=-1) for value in (given, made))
+        torch.testing.assert_close((given * made).sum(-1).min(), torch.tensor(1.0), rtol=0.2, atol=0.2)
+    else:
+        torch.testing.assert_close(given, made)

@@ -1,0 +1,165 @@
+"""Every analysis on small runs: the data are what they claim to be, and there is a plot."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import slimformer
+from slimformer.artifact import MaskFile
+from slimformer.errors import ArtifactError
+from slimformer.methods.mask import MaskConfig
+from slimformer.methods.mask.analysis import (
+    bezier_path,
+    cls_map,
+    cross_data,
+    layer_sweep,
+    linear_paths,
+    mask_dissimilarity,
+    memory_report,
+    sparsity_sweep,
+)
+from slimformer.train import TrainingOptions
+from tests import corpus
+
+QUICK = {"batch_size": 8, "lr": 0.05, "blocks": "0-", "quiet": True, "task": "classification"}
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """A base, data, masks of two seeds and of other steps, and a fine-tuned model."""
+    folder = tmp_path_factory.mktemp("shelf")
+    common = {**QUICK, "model": corpus.model_folder(folder / "base"), "data": corpus.data_folder(folder / "data")}
+    slimformer.mask(**common, max_steps=6, seed=0, out=folder / "one")
+    slimformer.mask(**common, max_steps=2, seed=0, out=folder / "two")
+    slimformer.mask(**common, max_steps=6, seed=1, out=folder / "three")
+    del common["blocks"]
+    slimformer.finetune(**{**common, "lr": 1e-3}, max_steps=4, out=folder / "tuned")
+    return folder
+
+
+def check(finding):
+    json.dumps(finding.data, allow_nan=False)
+    assert finding.figure.svg.startswith("<svg")
+    assert finding.figure.title
+    return finding.data
+
+
+def settings(shelf, **more):
+    return MaskConfig.make({**{k: v for k, v in QUICK.items() if k != "quiet"}, "model": shelf / "base", **more})
+
+
+def test_initial_sparsity(shelf):
+    config = settings(shelf, data=shelf / "data", max_steps=2)
+    data = check(sparsity_sweep(config, (0.05, 0.9), seeds=(0, 1)))
+    assert [run["initial_sparsity"] for run in data["runs"]] == [0.05, 0.9]
+    alone = slimformer.mask(config, initial_sparsity=0.9, seed=1, quiet=True)
+    assert data["runs"][1]["values"][1] == alone.metrics["accuracy"]
+    assert data["runs"][1]["mean"] == pytest.approx(np.mean(data["runs"][1]["values"]))
+
+
+def test_which_blocks(shelf):
+    data = check(layer_sweep(settings(shelf, data=shelf / "data", max_steps=2)))
+    assert [(run["direction"], run["blocks"]) for run in data["runs"]] == [
+        ("top_down", 1),
+        ("top_down", 2),
+        ("bottom_up", 1),
+        ("bottom_up", 2),
+    ]
+    # All blocks are all blocks, from whichever side they are counted.
+    assert data["runs"][1]["values"] == data["runs"][3]["values"]
+
+
+def test_dissimilarity(shelf):
+    masks = {"one": shelf / "one", "again": shelf / "one", "two": shelf / "two", "three": shelf / "three"}
+    found = check(mask_dissimilarity(masks))["dissimilarity"]
+    assert found["one / again"] == {0: 0.0, 1: 0.0}
+    # From one start two masks cannot be further apart than what both changed; from two starts they are.
+    assert all(0 < value <= 1 for value in found["one / two"].values())
+    assert all(value > found["one / two"][block] for block, value in found["one / three"].items())
+    with pytest.raises(ArtifactError, match="1 masks were given"):
+        mask_dissimilarity({"one": shelf / "one"})
+
+
+def test_dissimilarity_is_the_formula(shelf):
+    """Written out for one block from the files alone, with the start drawn as training draws it."""
+    from slimformer.views import uniform_scores
+
+    one, two = (MaskFile.read(shelf / name / "mask.safetensors") for name in ("one", "two"))
+    roles = [
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+        "attention.output.dense",
+        "intermediate.dense",
+        None,
+        "output.dense",
+    ]
+    apart = moved = 0
+    for number, role in enumerate([role for role in roles if role]):
+        name = f"bert.encoder.layer.1.{role}.weight"
+        generator = torch.Generator().manual_seed((0 << 16) + 16 + number)
+        start = uniform_scores(one.shapes[name], 0.05, generator=generator) > 0.01
+        apart += int((one.mask(name) != two.mask(name)).sum())
+        moved += sum(int((file.mask(name).bool() != start).sum()) for file in (one, two))
+    found = mask_dissimilarity({"one": shelf / "one", "two": shelf / "two"}).data["dissimilarity"]
+    assert found["one / two"][1] == pytest.approx(apart / moved)
+
+
+def test_where_texts_lie(shelf):
+    models = {"base": shelf / "base", "tuned": shelf / "tuned", "mask": shelf / "one"}
+    points = check(cls_map(models, shelf / "data", limit=24))["points"]
+    assert list(points) == ["base", "tuned", "mask"]
+    assert set(points["mask"]) == {"no", "yes"}
+    assert sum(len(each) for each in points["mask"].values()) == 24
+
+
+def test_on_other_data(shelf, tmp_path):
+    other = corpus.data_folder(tmp_path / "other", dev=16)
+    data = {"classification": other}
+    found = check(cross_data({"mask": shelf / "one", "tuned": shelf / "tuned"}, data))["scores"]
+    assert found["mask"].keys() == {"classification"}
+    assert 0 <= found["tuned"]["classification"] <= 100
+
+
+def test_straight_lines(shelf):
+    ends = {"tuned to mask": (shelf / "tuned", shelf / "one"), "base to mask": (shelf / "base", shelf / "one")}
+    data = check(linear_paths(ends, shelf / "data", points=3))
+    assert data["places"] == [0, 0.5, 1]
+    of = {
+        name: slimformer.artifact.read_manifest(shelf / name).metrics["classification/dev"] for name in ("tuned", "one")
+    }
+    line = data["values"]["tuned to mask"]
+    assert (line[0], line[-1]) == (of["tuned"]["accuracy"], of["one"]["accuracy"])
+    assert data["values"]["base to mask"][-1] == of["one"]["accuracy"]
+
+
+def test_a_trained_curve(shelf):
+    training = TrainingOptions(max_steps=4, lr=1e-3, batch_size=8)
+    data = check(bezier_path(shelf / "tuned", shelf / "one", shelf / "data", training=training, points=5))
+    assert (data["curve"][0], data["curve"][-1]) == (data["line"][0], data["line"][-1])
+    assert len(data["curve"]) == len(data["t"]) == 5
+
+
+def test_ends_of_other_shapes_are_refused(shelf, tmp_path):
+    settings = {**QUICK, "model": shelf / "base", "data": shelf / "data", "structured": "neurons", "sparsity": 0.5}
+    slimformer.mask(**settings, max_steps=2, out=tmp_path / "narrow")
+    with pytest.raises(ArtifactError, match="of other shapes; give two models of one task and size"):
+        linear_paths({"line": (shelf / "one", tmp_path / "narrow")}, shelf / "data")
+    with pytest.raises(ArtifactError, match="removes neurons or heads"):
+        mask_dissimilarity({"one": shelf / "one", "narrow": tmp_path / "narrow"})
+
+
+def test_memory_of_many_tasks(shelf):
+    data = check(memory_report("minilm", tasks=(1, 20)))
+    file = 384 * 384 * 4 * 4 + 384 * 1536 * 2 * 4 + 384 * 384
+    head = 4 * 2 * 385
+    assert data["masked_weights"] == file
+    assert data["bytes_per_task"]["mask"] == file // 8 + head
+    assert data["bytes_per_task"]["LoRA"] == 6 * 2 * 4 * 8 * (384 + 384) + head
+    assert data["bytes"]["fine-tuning"]["20"] == 20 * data["bytes_per_task"]["fine-tuning"]
+    base = data["bytes_per_task"]["fine-tuning"] - head
+    assert data["bytes"]["mask"]["20"] == base + 20 * data["bytes_per_task"]["mask"]

@@ -1,0 +1,265 @@
+"""`quantize` from end to end: what is evaluated, what is saved, where it starts from, and going on after a stop."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import slimformer
+from slimformer.artifact import read_manifest
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.methods.quantize import QuantizeConfig, quantize
+from slimformer.methods.quantize.config import NumberOptions
+from slimformer.methods.quantize.method import _Run
+from slimformer.methods.quantize.objective import KdObjective
+from slimformer.methods.quantize.placement import quantize_numbers, rounding_for
+from slimformer.views import bake, quantized_weights, round_activations, rounding_of
+from tests import corpus, runs, zoo
+from tests.conftest import SHARED
+
+DATA = SHARED / "data"
+QUICK = {"max_steps": 3, "batch_size": 8, "lr": 1e-3, "log_every": 1, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return corpus.model_folder(tmp_path_factory.mktemp("base"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return corpus.data_folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def tuned(base, data, tmp_path_factory):
+    """A fine-tuned model that knows its task well."""
+    folder = tmp_path_factory.mktemp("tuned") / "tuned"
+    settings = {"epochs": 8, "batch_size": 16, "lr": 3e-3, "quiet": True}
+    result = slimformer.finetune(model=base, task="classification", data=data, out=folder, **settings)
+    assert result.metrics["accuracy"] > 0.95
+    return folder
+
+
+def run(tuned, data, out=None, **settings):
+    return quantize(model=tuned, task="classification", data=data, out=out, **{**QUICK, **settings})
+
+
+def levels(weight):
+    return max(len(row.unique()) for row in weight)
+
+
+def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(tuned, data, tmp_path):
+    result = run(tuned, data, tmp_path / "out", max_steps=40, epochs=6, batch_size=16)
+    assert result.metrics["accuracy"] > 0.9
+    model = result.model
+    assert not model.training
+    rounding = rounding_of(model)
+    assert rounding is not None
+    assert model.bert.embeddings.dropout.p == 0.1  # taken while learning, and given back
+    assert (rounding.bits, rounding.per, rounding.clip, rounding.symmetric) == (8, "token", None, True)
+    for path, module in model.named_modules():
+        quantized = isinstance(module, torch.nn.Linear) and path != "classifier"
+        if quantized or path.endswith("word_embeddings"):
+            assert levels(module.weight) <= 3, path
+    assert levels(model.classifier.weight) > 3
+    loaded = slimformer.load(tmp_path / "out")
+    # The files hold the levels; with the rounding of the record the answers are the same to the last bit.
+    step = loaded.manifest.steps[-1]
+    recorded = NumberOptions.make({name: step.config[name] for name in NumberOptions.model_fields})
+    round_activations(loaded.model, rounding_for(recorded))
+    batch = result.processor(["the film was very good", "a dull plot"], return_tensors="pt", padding=True)
+    with torch.no_grad():
+        assert torch.equal(loaded.model(**batch).logits, model(**batch).logits)
+    assert loaded.manifest.metrics == {"classification/dev": result.metrics}
+    assert [step.method for step in loaded.manifest.steps] == ["finetune", "quantize"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+    assert not any("slimformer" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
+
+
+def test_codes_are_noted_before_they_are_baked(tuned):
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(tuned)
+    method = _Run(QuantizeConfig())
+    assert isinstance(method.prepare(model), KdObjective)
+    method.finish(model)
+    assert len(method.stored) == 2 * 6 + 2
+    for weight in method.stored:
+        assert torch.equal(weight.weight, model.get_submodule(weight.path).weight)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"kd": "none"},
+        {"kd": "hidden", "weights": "binary"},
+        {"kd": "score", "weights": "4", "granularity": "group", "group_size": 5},
+        {"kd": "output+map", "weights": 2, "embedding": "8", "activations": "none"},
+        {"kd": "mha", "weights": "8", "asymmetric": True, "distil_layers": "every-2"},
+        {"balance": "auto", "accumulation": 2},
+        {"stages": 2, "reference": True},
+        {"weights": "float", "distil_layers": "0", "mean_over_classes": True, "temperature": 2.0},
+        {"gradient_checkpointing": True, "dropout": True},
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_every_setting_runs(tuned, data, settings):
+    result = run(tuned, data, **settings)
+    assert 0 <= result.metrics["accuracy"] <= 1
+    parts = {name for entry in result.log for name in entry}
+    assert ("soft_labels" in parts) == (settings.get("kd") != "none")
+    assert (rounding_of(result.model) is None) == (settings.get("activations") == "none")
+    assert not any("slimformer" in name for name in result.model.state_dict())
+
+
+def test_gradient_checkpointing_changes_nothing(tuned, data):
+    settings = {"max_steps": 2, "weight_decay": 0.0}
+    plain, spared = (run(tuned, data, gradient_checkpointing=each, **settings).model for each in (False, True))
+    for name, weight in plain.state_dict().items():
+        assert torch.equal(weight, spared.state_dict()[name]), name
+
+
+def test_a_bare_base_is_fine_tuned_first(base, data, tmp_path):
+    result = quantize(model=base, task="classification", data=data, out=tmp_path / "out", **QUICK)
+    assert result.folder == tmp_path / "out"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "out.finetuned"]
+    manifest = read_manifest(tmp_path / "out")
+    assert [step.method for step in manifest.steps] == ["finetune", "quantize"]
+    assert read_manifest(tmp_path / "out.finetuned").steps[-1].config["lr"] == 1e-4
+    in_memory = quantize(model=base, task="classification", data=data, **QUICK)
+    assert in_memory.folder is None
+    assert in_memory.metrics == result.metrics
+    again = quantize(model=base, task="classification", data=data, out=tmp_path / "out", resume=True, **QUICK)
+    assert again.metrics == result.metrics
+    with pytest.raises(TrainingError, match="exists"):
+        quantize(model=base, task="classification", data=data, out=tmp_path / "out", **QUICK)
+
+
+def test_a_head_for_something_else_is_no_teacher(tuned, data, tmp_path):
+    for split in ("train", "dev"):
+        lines = (data / f"{split}.tsv").read_text().replace("\tyes", "\tgood").replace("\tno", "\tbad")
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other" / f"{split}.tsv").write_text(lines)
+    quantize(model=tuned, task="classification", data=tmp_path / "other", out=tmp_path / "out", **QUICK)
+    manifest = read_manifest(tmp_path / "out")
+    assert [step.method for step in manifest.steps] == ["finetune", "finetune", "quantize"]
+
+
+@pytest.mark.parametrize("more", [{}, {"balance": "auto"}, {"stages": 2, "first_stage": 4}], ids=str)
+def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path, monkeypatch, more):
+    settings = {"max_steps": 8, "save_every": 3, "threads": 1, **more}
+    run(tuned, data, tmp_path / "whole", **settings)
+    asked = []
+    ask = KdObjective.__call__
+
+    def stop(self, model, inputs):
+        asked.append(1)
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        return ask(self, model, inputs)
+
+    monkeypatch.setattr(KdObjective, "__call__", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tuned, data, tmp_path / "stopped", **settings)
+    run(tuned, data, tmp_path / "stopped", resume=True, **settings)
+    assert len(asked) == 6 + 5  # steps 4 and 5 were lost, 4 to 8 came again
+    whole, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    assert all(torch.equal(weight, stopped[name]) for name, weight in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"granularity": "group"}, "need a size"),
+        ({"group_size": 8}, "need a size"),
+        ({"balance": "auto", "kd": "map"}, "nothing to balance"),
+        ({"stages": 2, "kd": "none"}, "without a teacher"),
+        ({"stages": 2, "max_steps": None}, "when the second one begins"),
+        ({"first_stage": 3}, "only one"),
+        ({"distil_layers": "some"}, "`distil_layers` is `some`"),
+        ({"distil_layers": "7"}, "has 2 blocks"),
+        ({"weights": "3"}, "`weights` is `3`"),
+        ({"kd": "maps"}, "`kd` is `maps`"),
+    ],
+)
+def test_impossible_settings_are_named(tuned, data, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        run(tuned, data, **settings)
+
+
+def test_reference_settings_can_be_overruled():
+    published = QuantizeConfig(reference=True)
+    assert (published.granularity, published.activation_scale, published.activation_clip) == ("matrix", "tensor", 2.5)
+    assert QuantizeConfig(reference=True, granularity="row").granularity == "row"
+    assert QuantizeConfig().granularity == "row"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "xlm-roberta", "gpt_neox"])
+def test_tied_tables_stay_tied(family):
+    model = quantize_numbers(zoo.build_headed(family), QuantizeConfig())
+    inputs = zoo.inputs_for(family)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    stored = quantized_weights(model)
+    tied = model.get_output_embeddings() is not None and bool(model.config.tie_word_embeddings)
+    assert any(weight.shared_with for weight in stored) == tied
+    baked = bake(copy.deepcopy(model))
+    with torch.no_grad():
+        assert torch.equal(baked(**inputs).logits, logits)
+
+
+CASES = {
+    "stsb": ("stsb", "reader", ["--max-length", 32]),
+    "ud-pos": ("ud-english-ewt", "reader", []),
+    "arc": ("arc", "reader", ["--max-length", 32]),
+    "xquad": ("xquad", "reader", ["--max-length", 128, "--language", "en"]),
+    "tinyshakespeare": ("tinyshakespeare", "stories", ["--max-length", 32]),
+    "wikitext-2": ("wikitext-2", "speller", []),
+    "fashion-mnist": ("fashion-mnist", "viewer", []),
+}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
+@pytest.mark.parametrize("task", CASES)
+def test_every_kind_of_task_on_real_rows(task, tmp_path, request):
+    folder, base, flags = CASES[task]
+    builders = {"reader": runs.reader, "viewer": runs.viewer, "speller": corpus.model_folder}
+    model = request.getfixturevalue("stories") if base == "stories" else builders[base](tmp_path / "base")
+    settings = {str(flag)[2:].replace("-", "_"): value for flag, value in zip(flags[::2], flags[1::2], strict=True)}
+    result = quantize(
+        model=model,
+        task=task,
+        data=DATA / folder,
+        out=tmp_path / "out",
+        limit=16,
+        **{**QUICK, "max_steps": 2},
+        **settings,
+    )
+    assert all(math.isfinite(value) for value in result.metrics.values())
+    losses = [entry for entry in result.log if "train_loss" in entry]
+    assert losses
+    assert math.isfinite(losses[-1]["train_loss"])
+    # The language models are their own teachers; the others had no head and were fine-tuned first.
+    assert (tmp_path / "out.finetuned").exists() == (base != "stories")
+
+
+def test_the_command_reads_its_flags(tuned, data, tmp_path, capsys):
+    from cyclopts import App
+
+    from slimformer.cli.quantize import quantize_model
+
+    app = App(result_action="return_value")
+    app.command(quantize_model, name="quantize")
+    words = f"quantize --model {tuned} --task classification --data {data} --weights 4 --embedding ternary --kd map "
+    words += f"--activations int8 --granularity group --group-size 16 --out {tmp_path / 'out'} --max-steps 2 --quiet "
+    app(words + "--batch-size 8 --json", exit_on_error=False, print_error=False)
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["steps"] == 2
+    config = read_manifest(tmp_path / "out").steps[-1].config
+    assert (config["weights"], config["embedding"], config["group_size"]) == ("4", "ternary", 16)
