@@ -27,7 +27,11 @@ def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
 def test_rows_report_and_artifacts(tmp_path):
     for _ in range(2):  # a second demo replaces the first
         rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
-    assert [row.name for row in rows] == ["MiniLM, fine-tuned", "3 x 192, distilled, fine-tuned"]
+    assert [row.name for row in rows] == [
+        "MiniLM, fine-tuned",
+        "3 x 192, distilled, fine-tuned",
+        "MiniLM, one bit per weight",
+    ]
     assert rows[0].parameters == 22_713_986
     assert rows[0].bytes == (tmp_path / "demo" / "finetuned" / "model.safetensors").stat().st_size
     assert 0 <= rows[0].accuracy <= 1
@@ -35,7 +39,7 @@ def test_rows_report_and_artifacts(tmp_path):
     for row in rows:
         assert row.name in page
     assert page.count("<svg") == 2
-    made = ["distilled", "distilled-finetuned", "finetuned"]
+    made = ["distilled", "distilled-finetuned", "finetuned", "masked"]
     for name in made:
         verify(tmp_path / "demo" / name)
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["data", *made, "report.html"]

@@ -55,6 +55,7 @@ def bench(
     seconds: float = 2.0,
     warm_up: int = 3,
     device: str | None = None,
+    base: str | None = None,
 ) -> dict[str, Any]:
     """Measure a model on random inputs.
 
@@ -65,6 +66,7 @@ def bench(
         seconds: Time to spend on each shape, at least ten runs.
         warm_up: Runs before the clock starts.
         device: Where to run; the CPU when not given.
+        base: Where the base of a mask is; where it was at saving when not given.
 
     Returns:
         `bytes` on disk, `parameters`, `peak_memory_bytes` the process grew by while loading and running,
@@ -75,7 +77,7 @@ def bench(
     try:
         checkpoint.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
-            loaded = _place(_load(model), device or "cpu")
+            loaded = _place(_load(model, base), device or "cpu")
             shapes = _possible(loaded, shapes)
             timings = [time_forward(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
@@ -165,9 +167,9 @@ def _give_back() -> None:
             trim(0)
 
 
-def _load(model: str | Path) -> nn.Module:
+def _load(model: str | Path, base: str | None) -> nn.Module:
     if (Path(model).expanduser() / MANIFEST).is_file():
-        return artifact.load(model).model
+        return artifact.load(model, base=base).model
     import transformers
 
     architecture = (checkpoint.load_config(model).architectures or ["AutoModel"])[0]

@@ -22,6 +22,7 @@ from slimformer.errors import DataError
 from slimformer.methods.distill import distill
 from slimformer.methods.distill.analysis import loss_curves
 from slimformer.methods.finetune import finetune
+from slimformer.methods.mask import mask
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ MODEL = "minilm"
 #: Small enough for six minutes on two cores, together with the rows that later methods add.
 SETTINGS: dict[str, Any] = {
     "task": "classification",
-    "max_steps": 200,
+    "max_steps": 150,
     "batch_size": 32,
     "lr": 1e-4,
     "max_length": 48,
@@ -216,8 +217,17 @@ def _distill(demo: Demo) -> None:
     demo.figures.append(loss_curves(learned.log))
 
 
+def _mask(demo: Demo) -> None:
+    """One bit for each weight of the base, which stays as it is."""
+    out = demo.folder / "masked"
+    shutil.rmtree(out.with_name("masked.training"), ignore_errors=True)
+    settings = {**demo.settings, "lr": 2e-3}
+    result = mask(model=MODEL, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **settings)
+    demo.add("MiniLM, one bit per weight", result)
+
+
 #: What the demo shows, in order; each method adds its step.
-STEPS: list[Callable[[Demo], None]] = [_finetune, _distill]
+STEPS: list[Callable[[Demo], None]] = [_finetune, _distill, _mask]
 
 
 def _steps(entries: list[dict[str, float]]) -> list[float]:

@@ -52,6 +52,20 @@ def test_everything_else_works_on_a_mask(masked, data):
     assert runs.run("inspect", masked).code == 0
 
 
+def test_a_base_that_has_moved_is_named(base, data, tmp_path):
+    shutil.copytree(base, tmp_path / "base")
+    assert mask(tmp_path / "base", data, tmp_path / "out" / "masked", "--blocks", "1-", "--quiet").code == 0
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    commands = {
+        "evaluate": ["--data", data],
+        "verify": [],
+        "bench": ["--length", 8, "--seconds", 0],
+    }
+    for command, more in commands.items():
+        runs.run(command, tmp_path / "out" / "masked", *more).refused("give its folder with `--base`")
+        assert runs.run(command, tmp_path / "out" / "masked", *more, "--base", tmp_path / "elsewhere").code == 0
+
+
 def test_merging(masked, data, tmp_path):
     done = runs.run("merge", masked, "--out", tmp_path / "plain", "--json").json
     assert done["architecture"] == "BertForSequenceClassification"

@@ -17,6 +17,7 @@ def bench_models(
     threads: int | None = None,
     seconds: float = 2.0,
     device: str | None = None,
+    base: str | None = None,
     as_json: Json = False,
 ) -> None:
     """Measure size, memory, latency and throughput of models on this machine, on random inputs.
@@ -28,6 +29,7 @@ def bench_models(
         threads: CPU threads; by default what PyTorch chooses.
         seconds: Time to spend on each shape.
         device: Where to run, such as `cuda`; by default the CPU.
+        base: Where the base of masks is now, if it has moved.
     """
     from slimformer.bench import bench
 
@@ -38,7 +40,7 @@ def bench_models(
     if not 0 <= seconds < math.inf:
         raise ConfigError(f"`--seconds` is `{seconds}`; give 0 or more")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
-    results = [bench(model, shapes, threads=threads, seconds=seconds, device=device) for model in models]
+    results = [bench(model, shapes, threads=threads, seconds=seconds, device=device, base=base) for model in models]
     if as_json:
         print_json({"models": results})
     else:

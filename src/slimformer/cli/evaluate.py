@@ -17,6 +17,7 @@ def evaluate_model(
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     split: str = "dev",
     batch_size: int = 32,
+    base: str | None = None,
     config: ConfigFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -27,11 +28,12 @@ def evaluate_model(
         artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task.
         split: Which split: train, dev or test.
         batch_size: Items per forward; changes speed and memory only.
+        base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.methods.task_evaluation import evaluate_on_task
     from slimformer.methods.task_run import show_notes
 
-    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size)
+    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size, base)
     if not quiet:
         show_notes(result["notes"])
     if as_json:

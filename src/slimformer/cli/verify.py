@@ -6,15 +6,16 @@ from slimformer.cli.flags import Json
 from slimformer.cli.output import print_json, print_line
 
 
-def verify_artifact(artifact: str, *, as_json: Json = False) -> None:
+def verify_artifact(artifact: str, *, base: str | None = None, as_json: Json = False) -> None:
     """Check that an artifact is whole: every byte, and that it still gives the outputs recorded at saving.
 
     Args:
         artifact: The folder to check.
+        base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.artifact import verify
 
-    report = verify(artifact)
+    report = verify(artifact, base=base)
     if as_json:
         print_json(
             {

@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 
 def evaluate_on_task(
-    name: str | Path, options: TaskOptions, split: str = "dev", batch_size: int = 32
+    name: str | Path,
+    options: TaskOptions,
+    split: str = "dev",
+    batch_size: int = 32,
+    base: str | None = None,
 ) -> dict[str, Any]:
     """Measure a model on a split of a task.
 
@@ -42,6 +46,7 @@ def evaluate_on_task(
         options: Task and data; what is not given is what an artifact was trained with.
         split: Which split.
         batch_size: Items per forward; changes speed and memory only.
+        base: Where the base of a mask is; where it was at saving when not given.
     """
     if batch_size < 1:
         raise ConfigError(f"`--batch-size` is `{batch_size}`; give 1 or more")
@@ -54,7 +59,7 @@ def evaluate_on_task(
     _check_architecture(name, config, task, architectures)
     labels = trained_for.labels if trained_for is not None else _head_labels(config, task.preset.labels)
     data = load_data(options, (split,), causal=family_of(config.model_type).causal, labels=labels)
-    model, processor = _load(name, data)
+    model, processor = _load(name, data, base)
     _check_outputs(name, model, data)
     features = data.prepare(split, processor, fitting_length(options.max_length, data, processor, config))
     return {
@@ -101,13 +106,13 @@ def _head_labels(config: PretrainedConfig, preset: Sequence[str] | None) -> list
     return ordered if len(ordered) == len(names) == len(preset) else None
 
 
-def _load(name: str | Path, data: TaskData) -> tuple[Any, Any]:
+def _load(name: str | Path, data: TaskData, base: str | None) -> tuple[Any, Any]:
     if not is_artifact(name):
         processor = checkpoint.load_processor(name)
         model = checkpoint.load_model(name, data.model_class(), whole=True).eval()
         name_padding(model, processor)
         return model, processor
-    loaded = artifact.load(name, check=False)  # `read_base` has compared the sums
+    loaded = artifact.load(name, check=False, base=base)  # `read_base` has compared the sums
     if loaded.processor is None:
         raise ArtifactError(f"artifact `{name}` has no tokenizer or image processor; save it again with its processor")
     return (loaded.model.base_model if data.kind in EMBEDDING else loaded.model), loaded.processor

@@ -1,6 +1,20 @@
 """Reports: tables and plots on one self-contained HTML page."""
 
+from slimformer.report.finding import Finding
 from slimformer.report.page import Facts, Figure, Page, Table, write_page
-from slimformer.report.plots import Series, curves, scatter
+from slimformer.report.plots import Series, bars, clouds, curves, heatmaps, scatter
 
-__all__ = ["Facts", "Figure", "Page", "Series", "Table", "curves", "scatter", "write_page"]
+__all__ = [
+    "Facts",
+    "Figure",
+    "Finding",
+    "Page",
+    "Series",
+    "Table",
+    "bars",
+    "clouds",
+    "curves",
+    "heatmaps",
+    "scatter",
+    "write_page",
+]

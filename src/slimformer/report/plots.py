@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 COLOURS = ("#2563a8", "#c2571a", "#2e8540", "#8a3ab0", "#b02a43", "#5c6675")
 
@@ -54,10 +56,70 @@ def scatter(points: Sequence[tuple[str, float, float]], x_label: str, y_label: s
     return _svg(figure)
 
 
-def _figure(panels: int) -> tuple[Any, Any]:
+def clouds(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> str:
+    """Points in the plane, coloured by group, one panel beside the other.
+
+    Args:
+        panels: Title of a panel → group → points.
+    """
+    figure, axes = _figure(len(panels))
+    for axis, (title, groups) in zip(axes, panels.items(), strict=True):
+        for colour, (name, points) in zip(COLOURS * 9, groups.items(), strict=False):
+            axis.scatter(*zip(*points, strict=True), color=colour, s=9, alpha=0.7, linewidths=0, label=name)
+        axis.set_title(title, fontsize=10)
+        axis.set_xticks([])
+        axis.set_yticks([])
+    axes[0].legend(frameon=False, fontsize=9, markerscale=2)
+    return _svg(figure)
+
+
+def bars(groups: Mapping[str, Mapping[str, float]], y_label: str) -> str:
+    """Bars side by side, one cluster for each group.
+
+    Args:
+        groups: Name of a cluster → name of a bar → its height.
+        y_label: What the heights are.
+    """
+    figure, (axis,) = _figure(1)
+    names = list(dict.fromkeys(name for heights in groups.values() for name in heights))
+    width = 0.8 / len(names)
+    for number, name in enumerate(names):
+        places = [index + (number - (len(names) - 1) / 2) * width for index in range(len(groups))]
+        heights = [each.get(name, 0.0) for each in groups.values()]
+        drawn = axis.bar(places, heights, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
+        axis.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
+    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set_ylabel(y_label)
+    axis.margins(y=0.15)
+    axis.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    return _svg(figure)
+
+
+def heatmaps(maps: Mapping[str, NDArray[Any]], names: Sequence[str] | None = None) -> str:
+    """Square maps as pictures of one scale, one beside the other.
+
+    Args:
+        maps: Title of a picture → its values, [rows, columns].
+        names: What rows and columns are; shown where there is room for them.
+    """
+    figure, axes = _figure(len(maps), height=9.0 / len(maps) + 0.6)
+    brightest = max(float(values.max()) for values in maps.values())
+    for axis, (title, values) in zip(axes, maps.items(), strict=True):
+        axis.grid(visible=False)
+        shown = axis.imshow(values, cmap="Blues", vmin=0, vmax=brightest, interpolation="nearest")
+        axis.set_title(title, fontsize=10)
+        places = range(len(values)) if names is not None and len(values) <= 24 else range(0)
+        labels = [names[place] for place in places] if names is not None else []
+        axis.set_xticks(places, labels, rotation=90, fontsize=7)
+        axis.set_yticks(places, labels, fontsize=7)
+    figure.colorbar(shown, ax=list(axes), shrink=0.8)
+    return _svg(figure)
+
+
+def _figure(panels: int, height: float = 3.4) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
+    figure = Figure(figsize=(9.0, height), layout="constrained")
     axes = figure.subplots(1, panels, squeeze=False)[0]
     for axis in axes:
         axis.spines[["top", "right"]].set_visible(False)

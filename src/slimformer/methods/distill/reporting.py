@@ -35,7 +35,10 @@ def write_report(config: DistillConfig, result: DistillResult) -> Path:
     if result.task is not None:
         metrics = [[name, f"{value:.4f}"] for name, value in result.task.metrics.items()]
         blocks.append(Table(f"Fine-tuned on {config.task}", ["metric", "dev"], metrics))
-    given = {name: str(value) for name, value in config.given().items()}
+    given = {
+        name: ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in config.given().items()
+    }
     versions = f"slimformer {__version__}, torch {torch.__version__}, transformers {transformers.__version__}"
     made = {"steps": f"{result.steps}", "training": f"{result.seconds:.0f} s"}
     blocks.append(

@@ -13,10 +13,9 @@ from slimformer import artifact
 from slimformer.artifact.masking import assemble
 from slimformer.errors import ArtifactError
 from slimformer.methods.base import is_artifact
-from slimformer.methods.mask.analysis.finding import Finding
 from slimformer.methods.mask.measuring import Measure
 from slimformer.methods.task_options import TaskOptions
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 from slimformer.train import Loss, TrainingOptions, train
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def linear_paths(
     points: int = 11,
     split: str = "dev",
     **options: Any,
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Measure models on the straight line `W0 + a(W1 - W0)` between two solutions.
 
     Args:
@@ -70,7 +69,7 @@ def bezier_path(
     points: int = 11,
     split: str = "dev",
     **options: Any,
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Train the middle θ of a curve with three bends between two solutions, and measure along it.
 
     `φ(t) = (1 - t)²·W0 + 2t(1 - t)·θ + t²·W1`; each step draws a t and follows the task's loss at φ(t). The curve

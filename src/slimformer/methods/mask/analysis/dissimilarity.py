@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, checkpoint
 from slimformer.anatomy import Anatomy
@@ -14,10 +14,9 @@ from slimformer.artifact.mask_base import find_base
 from slimformer.artifact.mask_file import MaskFile
 from slimformer.artifact.masking import assemble, differences, names_in_base
 from slimformer.errors import ArtifactError
-from slimformer.methods.mask.analysis.finding import Finding
 from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.mask.scores import Masking
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     Bits = dict[int, dict[str, Tensor]]
 
 
-def mask_dissimilarity(folders: Mapping[str, str | Path]) -> Finding:
+def mask_dissimilarity(folders: Mapping[str, str | Path]) -> Finding[dict[str, Any]]:
     """Compare masks on one base pair by pair, block by block.
 
     For two masks, `s = ‖M1 - M2‖₁ / (‖M1 - M1init‖₁ + ‖M2 - M2init‖₁)` over the bits of a block: 0 where both came

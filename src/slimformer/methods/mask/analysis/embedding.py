@@ -10,10 +10,9 @@ import torch
 
 from slimformer import artifact, checkpoint
 from slimformer.methods.base import is_artifact
-from slimformer.methods.mask.analysis.finding import Finding, clouds
 from slimformer.methods.mask.measuring import Measure
 from slimformer.methods.task_options import TaskOptions
-from slimformer.report import Figure
+from slimformer.report import Figure, Finding, clouds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 def cls_map(
     models: Mapping[str, str | Path], data: str | Path, *, split: str = "dev", limit: int = 400, seed: int = 0
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Lay out the last hidden state of the first token, [CLS] for most encoders, in the plane.
 
     Args:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from slimformer.methods.mask.analysis.finding import Finding, bars
 from slimformer.methods.task_evaluation import evaluate_on_task
 from slimformer.methods.task_options import TaskOptions
-from slimformer.report import Figure
+from slimformer.report import Figure, Finding, bars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +19,7 @@ def cross_data(
     *,
     split: str = "dev",
     limit: int | None = None,
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Measure every model on every data set.
 
     Args:

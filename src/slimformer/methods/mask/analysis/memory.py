@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import checkpoint
 from slimformer.anatomy import Anatomy
-from slimformer.methods.mask.analysis.finding import Finding
 from slimformer.methods.mask.choice import choose
 from slimformer.methods.mask.config import MaskConfig
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ FLOAT = 4
 
 def memory_report(
     base: str | Path, tasks: Sequence[int] = tuple(range(1, 21)), *, labels: int = 2, rank: int = 8, **settings: Any
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Count the bytes of n tasks by fine-tuning, by masks and by LoRA; no weights are loaded.
 
     Fine-tuning keeps a whole model for each task. Masks keep the base, and for each task one bit per masked weight and

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import checkpoint
 from slimformer.anatomy import Anatomy
-from slimformer.methods.mask.analysis.finding import Finding
 from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.mask.method import mask
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +20,7 @@ SPARSITIES = (0.01, 0.03, 0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.65, 0.8, 0.95)
 
 def sparsity_sweep(
     config: MaskConfig, sparsities: Sequence[float] = SPARSITIES, seeds: Sequence[int] = (0,), quiet: bool = True
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Train with several shares of weights dropped at the start.
 
     Args:
@@ -40,7 +39,7 @@ def sparsity_sweep(
 
 def layer_sweep(
     config: MaskConfig, counts: Sequence[int] | None = None, seeds: Sequence[int] = (0,), quiet: bool = True
-) -> Finding:
+) -> Finding[dict[str, Any]]:
     """Train with more and more blocks masked, from the top down and from the bottom up.
 
     Args:

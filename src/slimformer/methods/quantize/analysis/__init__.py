@@ -1,7 +1,7 @@
 """Looking into quantized models as the paper does; every function returns data with a picture."""
 
-from slimformer.methods.quantize.analysis.finding import Finding, attention_maps
 from slimformer.methods.quantize.analysis.hessian import hessian_spectrum, largest_eigenvalue
+from slimformer.methods.quantize.analysis.looking import attention_maps
 from slimformer.methods.quantize.analysis.outputs import Case, Ranges, attention_distances, detect_case, dynamic_range
 from slimformer.methods.quantize.analysis.pictures import attention_pictures
 from slimformer.methods.quantize.analysis.ranking import (
@@ -12,6 +12,7 @@ from slimformer.methods.quantize.analysis.ranking import (
     ranking_loss,
 )
 from slimformer.methods.quantize.analysis.sweeps import layer_sweep, temperature_sweep
+from slimformer.report import Finding
 
 __all__ = [
     "Case",

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer.methods.quantize.analysis.finding import Finding
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 from slimformer.views.attention import use_attention
 
 if TYPE_CHECKING:

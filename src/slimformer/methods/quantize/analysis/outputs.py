@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.methods.quantize.analysis.finding import Finding, look, tokens_that_count
-from slimformer.report import Figure, Series, curves
+from slimformer.methods.quantize.analysis.looking import look, tokens_that_count
+from slimformer.report import Figure, Finding, Series, curves
 from slimformer.taps import Taps
 
 if TYPE_CHECKING:

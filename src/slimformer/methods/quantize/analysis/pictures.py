@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING, Any
 
-from slimformer.methods.quantize.analysis.finding import Finding, attention_maps, tokens_that_count
-from slimformer.report import Figure
+from slimformer.methods.quantize.analysis.looking import attention_maps, tokens_that_count
+from slimformer.report import Figure, Finding, heatmaps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,25 +37,6 @@ def attention_pictures(
         chosen = tokens_that_count(batch, attention)[sentence]
         heads = attention[sentence] if head is None else attention[sentence][head : head + 1]
         data[name] = heads.mean(dim=0)[chosen][:, chosen]
+    pictures = {name: attention.cpu().numpy() for name, attention in data.items()}
     which = "mean of the heads" if head is None else f"head {head}"
-    return Finding(data, Figure(f"Attention of block {block}, {which}", _heatmaps(data, tokens)))
-
-
-def _heatmaps(maps: dict[str, Tensor], tokens: Sequence[str] | None) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(9.0, 9.0 / len(maps) + 0.6), layout="constrained")
-    axes = figure.subplots(1, len(maps), squeeze=False)[0]
-    brightest = max(float(attention.max()) for attention in maps.values())
-    for axis, (name, attention) in zip(axes, maps.items(), strict=True):
-        shown = axis.imshow(attention.cpu().numpy(), cmap="Blues", vmin=0, vmax=brightest, interpolation="nearest")
-        axis.set_title(name, fontsize=10)
-        places = range(len(attention)) if tokens is not None and len(attention) <= 24 else []
-        axis.set_xticks(places, [tokens[place] for place in places] if tokens else [], rotation=90, fontsize=7)
-        axis.set_yticks(places, [tokens[place] for place in places] if tokens else [], fontsize=7)
-    figure.colorbar(shown, ax=list(axes), shrink=0.8)
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": "slimformer", "svg.fonttype": "path"}):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
-    return text.getvalue()[text.getvalue().index("<svg") :]
+    return Finding(data, Figure(f"Attention of block {block}, {which}", heatmaps(pictures, tokens)))

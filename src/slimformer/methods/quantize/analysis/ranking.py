@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer.methods.quantize.analysis.finding import Finding, attention_maps, tokens_that_count
-from slimformer.report import Figure, Series, curves
+from slimformer.methods.quantize.analysis.looking import attention_maps, tokens_that_count
+from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer.methods.quantize.analysis.finding import Finding
 from slimformer.methods.quantize.method import quantize
-from slimformer.report import Figure, Series, curves
+from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,9 +1,8 @@
-"""What every analysis returns, and how a model is looked at."""
+"""How a model is looked at."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,18 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from torch import Tensor, nn
-
-    from slimformer.report import Figure
-
-Data = TypeVar("Data")
-
-
-@dataclass(frozen=True)
-class Finding(Generic[Data]):
-    """Numbers, and a picture of them."""
-
-    data: Data
-    figure: Figure
 
 
 @torch.no_grad()
