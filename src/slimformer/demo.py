@@ -214,7 +214,7 @@ def _distill(demo: Demo) -> None:
         **{**demo.settings, "lr": 3e-4},
     )
     demo.add("3 x 192, distilled, fine-tuned", tuned, learned.seconds)
-    demo.figures.append(loss_curves(learned.log))
+    demo.figures.append(loss_curves(learned.log, "Distillation"))
 
 
 def _mask(demo: Demo) -> None:
@@ -243,7 +243,7 @@ def _page(demo: Demo, counts: dict[str, int], seconds: float) -> Page:
         COLUMNS,
         [row.cells() for row in demo.rows],
         note=f"Accuracy on the {counts['dev']:,} dev reviews; latency is the median for one review of 32 tokens, "
-        f"CPU threads: {torch.get_num_threads()}.",
+        f"CPU threads: {torch.get_num_threads()}. A mask comes on top of its base, which all tasks share.",
     )
     facts = Facts(
         "How it was made",

@@ -79,7 +79,7 @@ def save(
     tensors = stored_tensors(transformer)
 
     with staging(folder, needed=size(tensors) + MARGIN, overwrite=overwrite) as stage:
-        (write or _write_checkpoint)(stage, transformer, processor)
+        (write or write_checkpoint)(stage, transformer, processor)
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
@@ -139,7 +139,8 @@ def _describe(
     return described
 
 
-def _write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> None:
+def write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> None:
+    """Write a plain checkpoint."""
     # The weights go into one file whatever their size.
     _save_part(stage, model, max_shard_size="1000TB")
     if processor is not None:

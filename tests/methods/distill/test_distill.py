@@ -109,6 +109,18 @@ def test_gradient_checkpointing_changes_nothing(place):
         torch.testing.assert_close(spared.model.state_dict()[name], weight, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_sentence_encoder_says_how_it_pools(place, tmp_path, pooling):
+    distill(place, pooled=pooling, out=tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
+    assert settings["word_embedding_dimension"] == 24
+    assert (settings["pooling_mode_cls_token"], settings["pooling_mode_mean_tokens"]) == (
+        pooling == "cls",
+        pooling == "mean",
+    )
+    assert artifact.verify(tmp_path / "out").max_difference == 0
+
+
 def test_pooled_embeddings_train_the_whole_student(place):
     result = distill(place, pooled="mean", max_steps=40, lr=3e-3)
     assert Anatomy.of(result.model).blocks[-1].down.weight.any()

@@ -55,14 +55,14 @@ class Sweep:
         return Figure(f"What {self.setting} does", curves([(self.measure, [line])], x_label=self.setting), named)
 
 
-def loss_curves(log: Sequence[dict[str, float]]) -> Figure:
+def loss_curves(log: Sequence[dict[str, float]], title: str = "Losses") -> Figure:
     """The loss of each relation, or of whatever else was learned, over the steps of a run."""
     entries = [entry for entry in log if "loss" in entry]
     steps = [entry["step"] for entry in entries]
     names = [name for name in entries[0] if name not in BESIDE and name != "loss"]
     parts = [Series(name, steps, [entry[name] for entry in entries]) for name in names]
     total = [Series("total", steps, [entry["loss"] for entry in entries])]
-    return Figure("Losses", curves([("loss", total), ("its terms", parts)], x_label="optimizer step"))
+    return Figure(title, curves([("loss", total), ("its terms", parts)], x_label="optimizer step"))
 
 
 def trial_scores(trials: Sequence[Trial]) -> Figure:

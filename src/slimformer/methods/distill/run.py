@@ -14,6 +14,7 @@ from slimformer import artifact
 from slimformer.methods.distill.config import DistillConfig
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.distill.result import DistillResult
+from slimformer.methods.distill.sentences import sentence_encoder
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import choose_layer
 from slimformer.methods.place import Place, is_main
@@ -62,6 +63,7 @@ def _distil(config: DistillConfig, manner: Manner, settings: dict[str, Any], pla
                 base=config.teacher if config.student is None else config.student,
                 metrics={"corpus": losses},
                 overwrite=manner.overwrite,
+                write=None if config.pooled is None else sentence_encoder(config.pooled),
             )
     return DistillResult(
         student,
