@@ -269,6 +269,8 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
         ({"max_length": 65}, "the models take 64 tokens"),
         ({"student": "x"}, "leave out `layers` or `student`"),
         ({"task": "classification"}, "`task` and `data` go together"),
+        ({"task": "classification", "data": "nowhere"}, "nowhere"),
+        ({"task": "clasification", "data": "nowhere"}, "clasification"),
         ({"start": "spaced", "layers": 4}, "the student has 4 layers and the teacher 3"),
     ],
 )

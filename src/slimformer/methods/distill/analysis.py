@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.bench import bench
 from slimformer.methods.distill.method import distill
+from slimformer.methods.distill.result import losses_in
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import scorer
 from slimformer.report import Figure, Series, Table, curves
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from slimformer.methods.distill.config import DistillConfig
     from slimformer.methods.distill.layers import Trial
 
-#: What stands in a log entry beside losses.
-BESIDE = ("epoch", "step", "grad_norm", "learning_rate")
 #: The relations of the paper's Table 7.
 ABLATIONS = (("qq", "kk", "vv"), ("kk", "vv"), ("qq", "vv"), ("qq", "kk"), ("qk", "vv"))
 #: The relation heads of its Table 8.
@@ -59,7 +58,7 @@ def loss_curves(log: Sequence[dict[str, float]], title: str = "Losses") -> Figur
     """The loss of each relation, or of whatever else was learned, over the steps of a run."""
     entries = [entry for entry in log if "loss" in entry]
     steps = [entry["step"] for entry in entries]
-    names = [name for name in entries[0] if name not in BESIDE and name != "loss"]
+    names = [name for name in losses_in(entries[0]) if name != "loss"]
     parts = [Series(name, steps, [entry[name] for entry in entries]) for name in names]
     total = [Series("total", steps, [entry["loss"] for entry in entries])]
     return Figure(title, curves([("loss", total), ("its terms", parts)], x_label="optimizer step"))

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from slimformer.methods.distill.layers import Trial
     from slimformer.methods.task_run import TaskResult
 
+#: What stands in a log entry beside losses.
+BESIDE = ("epoch", "step", "grad_norm", "learning_rate")
+
+
+def losses_in(entry: dict[str, float]) -> dict[str, float]:
+    """The loss of a log entry and its terms."""
+    return {name: value for name, value in entry.items() if name not in BESIDE}
+
 
 @dataclass(frozen=True)
 class DistillResult:

@@ -11,14 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import artifact
+from slimformer.methods.base import check_trainable, read_base
 from slimformer.methods.distill.config import DistillConfig
 from slimformer.methods.distill.learning import learn
-from slimformer.methods.distill.result import DistillResult
+from slimformer.methods.distill.result import DistillResult, losses_in
 from slimformer.methods.distill.sentences import sentence_encoder
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import choose_layer
 from slimformer.methods.place import Place, is_main
 from slimformer.methods.record import counts_of, finished, step_of
+from slimformer.tasks import get_task
 from slimformer.train import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def run_distillation(config: DistillConfig, manner: Manner) -> DistillResult:
 
 def _distil(config: DistillConfig, manner: Manner, settings: dict[str, Any], place: Place) -> DistillResult:
     place.check(settings, manner)
+    if config.task is not None:
+        _check_task(config, manner)
     setup = set_up(config)
     settings = {**settings, "data_digest": setup.corpus.digest()}
     place.check(settings, manner)
@@ -53,7 +57,8 @@ def _distil(config: DistillConfig, manner: Manner, settings: dict[str, Any], pla
         assert options.max_steps is not None
         examples = stream.first(options.max_steps * options.batch_size)
         student, trained = learn(setup, layer, options, examples, folder, quiet=manner.quiet)
-        losses = _last_losses(trained.log)
+        logged = [entry for entry in trained.log if "loss" in entry]
+        losses = losses_in(logged[-1]) if logged else {}
         if place.out is not None and is_main():
             artifact.save(
                 place.out,
@@ -86,22 +91,30 @@ def _options(config: DistillConfig, stream: Stream) -> TrainingOptions:
     return TrainingOptions.make(given)
 
 
-def _last_losses(log: list[dict[str, float]]) -> dict[str, float]:
-    """What was logged last of the loss and its terms."""
-    entries = [entry for entry in log if "loss" in entry]
-    beside = ("epoch", "step", "grad_norm", "learning_rate")
-    return {name: value for name, value in entries[-1].items() if name not in beside} if entries else {}
+def _check_task(config: DistillConfig, manner: Manner) -> None:
+    """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
+    assert config.task is not None
+    assert config.teacher is not None
+    Place.of(_tuned(config)).check({}, manner)
+    task = get_task(config.task)
+    check_trainable(config.teacher, read_base(config.teacher), task)
+    task.load(config.data, ("train", "dev"))
+
+
+def _tuned(config: DistillConfig) -> str:
+    """Where the fine-tuned student goes: beside the student, under the name of the task."""
+    return f"{config.out}-{config.task}"
 
 
 def _finetune(config: DistillConfig, manner: Manner) -> TaskResult:
-    """Fine-tune the saved student; the result goes beside it, under the name of the task."""
+    """Fine-tune the saved student."""
     from slimformer.methods.finetune import finetune
 
     return finetune(
         model=config.out,
         task=config.task,
         data=config.data,
-        out=f"{config.out}-{config.task}",
+        out=_tuned(config),
         epochs=config.finetune_epochs,
         max_steps=config.finetune_steps,
         batch_size=config.finetune_batch_size,
