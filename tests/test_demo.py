@@ -31,6 +31,7 @@ def test_rows_report_and_artifacts(tmp_path):
         "MiniLM, fine-tuned",
         "3 x 192, distilled, fine-tuned",
         "MiniLM, one bit per weight",
+        "MiniLM, ternary",
     ]
     assert rows[0].parameters == 22_713_986
     assert rows[0].bytes == (tmp_path / "demo" / "finetuned" / "model.safetensors").stat().st_size
@@ -38,8 +39,8 @@ def test_rows_report_and_artifacts(tmp_path):
     page = report.read_text(encoding="utf-8")
     for row in rows:
         assert row.name in page
-    assert page.count("<svg") == 2
-    made = ["distilled", "distilled-finetuned", "finetuned", "masked"]
+    assert page.count("<svg") == 3
+    made = ["distilled", "distilled-finetuned", "finetuned", "masked", "ternary"]
     for name in made:
         verify(tmp_path / "demo" / name)
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["data", *made, "report.html"]
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(["data", *made, "report.html"])

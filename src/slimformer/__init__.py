@@ -9,13 +9,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from slimformer.registration import register_with_transformers
+
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, checkpoint, corpus, errors, objectives, taps, tasks, views
+    from slimformer import anatomy, artifact, checkpoint, corpus, errors, export, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
     from slimformer.methods.distill import distill
     from slimformer.methods.finetune import finetune
     from slimformer.methods.mask import mask
+    from slimformer.methods.quantize import quantize
     from slimformer.taps import Taps, run_until
 
 __version__ = "0.1.0"
@@ -30,10 +33,12 @@ __all__ = [
     "corpus",
     "distill",
     "errors",
+    "export",
     "finetune",
     "load",
     "mask",
     "objectives",
+    "quantize",
     "run_until",
     "save",
     "taps",
@@ -43,7 +48,7 @@ __all__ = [
 ]
 
 _SUBMODULES = frozenset(
-    {"anatomy", "artifact", "checkpoint", "corpus", "errors", "objectives", "taps", "tasks", "views"}
+    {"anatomy", "artifact", "checkpoint", "corpus", "errors", "export", "objectives", "taps", "tasks", "views"}
 )
 _NAMES = {
     "Anatomy": "slimformer.anatomy",
@@ -52,6 +57,7 @@ _NAMES = {
     "finetune": "slimformer.methods.finetune",
     "load": "slimformer.artifact",
     "mask": "slimformer.methods.mask",
+    "quantize": "slimformer.methods.quantize",
     "run_until": "slimformer.taps",
     "save": "slimformer.artifact",
     "verify": "slimformer.artifact",
@@ -68,3 +74,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+register_with_transformers()

@@ -23,6 +23,7 @@ from slimformer.methods.distill import distill
 from slimformer.methods.distill.analysis import loss_curves
 from slimformer.methods.finetune import finetune
 from slimformer.methods.mask import mask
+from slimformer.methods.quantize import quantize
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
 
 if TYPE_CHECKING:
@@ -226,8 +227,30 @@ def _mask(demo: Demo) -> None:
     demo.add("MiniLM, one bit per weight", result)
 
 
+def _quantize(demo: Demo) -> None:
+    """Three values per weight and 8-bit activations, learned from the fine-tuned model."""
+    out = demo.folder / "ternary"
+    shutil.rmtree(out.with_name("ternary.training"), ignore_errors=True)
+    settings = {**demo.settings, "lr": 2e-4}
+    floats = str(demo.folder / "finetuned")
+    result = quantize(model=floats, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **settings)
+    demo.add("MiniLM, ternary", result)
+    losses = [entry for entry in result.log if "loss" in entry]
+    terms = ("soft_labels", "hidden", "map", "output")
+    demo.figures.append(
+        Figure(
+            "Quantization",
+            curves(
+                [(term.replace("_", " "), [Series(term, _steps(losses), [e[term] for e in losses])]) for term in terms],
+                x_label="optimizer step",
+            ),
+            caption="The fine-tuned model teaches its ternary copy: answers, layers, attention maps and outputs.",
+        )
+    )
+
+
 #: What the demo shows, in order; each method adds its step.
-STEPS: list[Callable[[Demo], None]] = [_finetune, _distill, _mask]
+STEPS: list[Callable[[Demo], None]] = [_finetune, _distill, _mask, _quantize]
 
 
 def _steps(entries: list[dict[str, float]]) -> list[float]:

@@ -82,9 +82,9 @@ def _introduction(manifest: Manifest) -> str:
 def _loading(manifest: Manifest) -> str:
     ours = '```python\nimport slimformer\n\nmodel = slimformer.load("path/to/this/folder").model\n```'
     if MASK not in manifest.files:
-        return "\n\n".join(
-            ["With Transformers alone:", _example(manifest), "With slimformer, which checks every file first:", ours]
-        )
+        packed = manifest.model.packed is not None
+        alone = "With Transformers, once slimformer is imported:" if packed else "With Transformers alone:"
+        return "\n\n".join([alone, _example(manifest, packed), "With slimformer, which checks every file first:", ours])
     name = "its base" if manifest.base is None else f"`{_plain(manifest.base.name)}`"
     return "\n\n".join(
         [
@@ -95,7 +95,7 @@ def _loading(manifest: Manifest) -> str:
     )
 
 
-def _example(manifest: Manifest) -> str:
+def _example(manifest: Manifest, packed: bool) -> str:
     name = manifest.model.architecture
     lines = [f'model = {name}.from_pretrained("path/to/this/folder")']
     imports = [name]
@@ -104,7 +104,9 @@ def _example(manifest: Manifest) -> str:
             imports.append(auto)
             lines.append(f'{variable} = {auto}.from_pretrained("path/to/this/folder")')
             break
-    return "\n".join(["```python", f"from transformers import {', '.join(sorted(imports))}", "", *lines, "```"])
+    first = ["import slimformer  # teaches Transformers to read packed weights"] if packed else []
+    transformers = f"from transformers import {', '.join(sorted(imports))}"
+    return "\n".join(["```python", *first, transformers, "", *lines, "```"])
 
 
 def _steps(steps: Sequence[Step]) -> str:
@@ -140,6 +142,8 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
 def _size(model: ModelRecord, files: Mapping[str, FileSum]) -> str:
     stored = sum(sums.bytes for name, sums in files.items() if name.endswith(".safetensors"))
     rows = [("Parameters", f"{model.parameters:,}"), ("Type", model.dtype), ("Weights", f"{stored:,} bytes")]
+    if model.packed is not None:
+        rows.insert(2, ("Packed as", ", ".join(model.packed)))
     return _table(("", ""), rows)
 
 

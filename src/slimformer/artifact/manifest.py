@@ -17,8 +17,10 @@ from pydantic import (
     Field,
     FiniteFloat,
     JsonValue,
+    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -67,6 +69,12 @@ class ModelRecord(Record):
     parameters: int = Field(ge=0, description="number of stored weights, tied ones counted once")
     dtype: str = Field(min_length=1, description="type the weights are loaded as")
     fingerprint: Sha256 = Field(description="content hash of the weights")
+    packed: list[str] | None = Field(default=None, description="layouts of packed weights; absent where there are none")
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        content: dict[str, Any] = serialise(self)
+        return {name: value for name, value in content.items() if name != "packed" or value is not None}
 
 
 class TaskRecord(Record):

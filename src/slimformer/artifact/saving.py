@@ -76,9 +76,9 @@ def save(
     # Asked before anything is written: a model that has diverged is not saved.
     batch = batch_for(transformer) if probe is None else given_batch(probe)
     in_memory = ask(transformer, batch)
-    tensors = stored_tensors(transformer)
+    needed = size(stored_tensors(transformer))
 
-    with staging(folder, needed=size(tensors) + MARGIN, overwrite=overwrite) as stage:
+    with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
         (write or write_checkpoint)(stage, transformer, processor)
         _check_kinds(stage, processor)
         drop_code(stage)
@@ -87,9 +87,10 @@ def save(
         (stage / PROBE).write_bytes(recorded.to_bytes())
         record = ModelRecord(
             architecture=type(transformer).__name__,
-            parameters=count(tensors),
+            parameters=count(transformer),
             dtype=str(read_config(stage / CONFIG).get("dtype")),
             fingerprint=fingerprint(stage),
+            packed=_layouts(transformer),
         )
         return _write_manifest(stage, {**described, "model": record})
 
@@ -113,6 +114,12 @@ def _check_model(model: nn.Module) -> PreTrainedModel:
         if parametrize.is_parametrized(module):
             raise ArtifactError(f"`{path}` of `{name}` still has a view on it; bake the views before saving")
     return model
+
+
+def _layouts(model: PreTrainedModel) -> list[str] | None:
+    from slimformer.runtime.packed import packed_weights
+
+    return sorted({weight.layout for weight in packed_weights(model).values()}) or None
 
 
 def _describe(

@@ -32,30 +32,40 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that `save_pretrained` writes, by the names it gives them."""
-    state: dict[str, Tensor] = dict(model.state_dict())
-    for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
-        state.pop(name, None)
+    """Return the tensors that `save_pretrained` writes, by the names it gives them; those of packed weights packed."""
+    from slimformer.runtime.packed import file_tensors
+
+    state = file_tensors(model, _untied(model))
     if not hasattr(model, "save_pretrained"):
         return state
     from transformers.core_model_loading import revert_weight_conversion
-    from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
     transformer: Any = model
-    saved: dict[str, Tensor] = revert_weight_conversion(
-        transformer, remove_tied_weights_from_state_dict(state, transformer)
-    )
+    saved: dict[str, Tensor] = revert_weight_conversion(transformer, state)
     return saved
 
 
-def count(tensors: Mapping[str, Tensor]) -> int:
-    """Count the weights."""
-    return sum(tensor.numel() for tensor in tensors.values())
+def count(model: nn.Module) -> int:
+    """Count the weights of a model that are stored, a tied one once."""
+    return sum(tensor.numel() for tensor in _untied(model).values())
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:
     """Count the bytes the weights take in a file."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def _untied(model: nn.Module) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = dict(model.state_dict())
+    for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
+        state.pop(name, None)
+    if not hasattr(model, "save_pretrained"):
+        return state
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    transformer: Any = model
+    untied: dict[str, Tensor] = remove_tied_weights_from_state_dict(state, transformer)
+    return untied
 
 
 def _folder_digests(folder: Path) -> Iterable[tuple[str, str]]:

@@ -17,7 +17,12 @@ COMMANDS = {
     "finetune": ("slimformer.cli.finetune:finetune_model", "Fine-tune a model on a task."),
     "distill": ("slimformer.cli.distill:distill_model", "Distil a teacher into a small student, without labels."),
     "mask": ("slimformer.cli.mask:mask_model", "Learn one bit per weight for a task, on top of a base."),
+    "quantize": (
+        "slimformer.cli.quantize:quantize_model",
+        "Train a model on with a few levels per weight, taught by its float self.",
+    ),
     "merge": ("slimformer.cli.merge:merge_mask", "Turn a mask and its base into a plain checkpoint."),
+    "export": ("slimformer.cli.export:export_model", "Write a model as an ONNX file, and compare the two."),
     "evaluate": ("slimformer.cli.evaluate:evaluate_model", "Measure an artifact on a task."),
     "bench": ("slimformer.cli.bench:bench_models", "Measure size, memory, latency and throughput of models."),
     "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),

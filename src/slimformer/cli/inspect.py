@@ -46,6 +46,7 @@ def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:
         "ffn_width": block.ffn_width,
         "gated": block.gate is not None,
         "dtype": str(next(anatomy.model.parameters()).dtype).removeprefix("torch."),
+        "packed": _layouts(anatomy),
         "parameters": census.parameters,
         "bytes": census.bytes,
         "parts": [{"part": part.part, "parameters": part.parameters, "bytes": part.bytes} for part in census.parts],
@@ -62,7 +63,9 @@ def _print(summary: dict[str, Any]) -> None:
         f"{summary['heads']} heads of {summary['head_width']}",
         *([f"{summary['key_value_heads']} key-value heads"] if grouped else []),
         f"{'gated ' if summary['gated'] else ''}ffn {summary['ffn_width']}",
-        summary["dtype"],
+        f"{summary['dtype']} in memory, {', '.join(summary['packed'])} in the file"
+        if summary["packed"]
+        else summary["dtype"],
     ]
     rows = [
         [part["part"], f"{part['parameters']:,}", human_bytes(part["bytes"]), _share(part, summary)]
@@ -71,6 +74,12 @@ def _print(summary: dict[str, Any]) -> None:
     rows += [[f"{part} (tied, counted above)", "", "", ""] for part in summary["tied"]]
     rows.append(["all", f"{summary['parameters']:,}", human_bytes(summary["bytes"]), "100.0 %"])
     print_table(f"{summary['model']}: {', '.join(facts)}", ["part", "parameters", "bytes", "share"], rows)
+
+
+def _layouts(anatomy: Anatomy) -> list[str]:
+    """How the weights of a packed checkpoint lie in its file; empty for any other."""
+    described = getattr(anatomy.config, "quantization_config", None) or {}
+    return list(described.get("layouts", []))
 
 
 def _share(part: dict[str, Any], summary: dict[str, Any]) -> str:

@@ -77,6 +77,10 @@ def check_trainable(name: str, config: PretrainedConfig, task: Task) -> None:
         raise CheckpointError(
             f"`{name}` is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
         )
+    if getattr(config, "quantization_config", None) is not None:
+        raise CheckpointError(
+            f"`{name}` holds quantized weights, which are not trained on; give the float model it was made from"
+        )
     if task.preset.kind in EMBEDDING:
         raise ConfigError(
             f"task `{task.name}` has no loss to train with: it measures the embeddings of a bare encoder; "

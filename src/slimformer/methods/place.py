@@ -46,7 +46,7 @@ class Place:
         """
         if self.out is None or not is_main():
             return
-        _check_writable(self.out)
+        check_writable(self.out, "--out")
         check_folder(_training(self.out), settings, manner.resume)
         if self.out.exists() and not (self.out.is_dir() and not any(self.out.iterdir())):
             if not manner.overwrite:
@@ -87,11 +87,11 @@ def _training(out: Path) -> Path:
     return out.with_name(f"{out.name}.training")
 
 
-def _check_writable(out: Path) -> None:
-    """Make the folder that saving would make, under the name it would have, and remove it again."""
-    there = next(parent for parent in out.absolute().parents if parent.exists())
+def check_writable(path: Path, flag: str) -> None:
+    """Make a folder where `path` will be, under the name its draft would have, and remove it again."""
+    there = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=there)).rmdir()
+        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise TrainingError(f"`{out}` cannot be written: {reason}; choose another `--out`") from error
+        raise TrainingError(f"`{path}` cannot be written: {reason}; choose another `{flag}`") from error

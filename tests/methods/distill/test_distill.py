@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 import slimformer
 from slimformer import Anatomy, artifact
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, TrainingError
 from tests import corpus, zoo
 from tests.runs import in_a_process, killed_when, run
 
@@ -200,6 +200,14 @@ def test_auto_tries_every_block_and_notes_its_choice(place, tmp_path):
     page = report.read_text()
     for words in ("Blocks of the teacher, tried", "Losses", "speed-up"):
         assert words in page
+
+
+def test_a_report_that_cannot_be_written_is_found_before_the_work(place, tmp_path):
+    (tmp_path / "file").write_text("")
+    for report, error in ((tmp_path / "file" / "r.html", TrainingError), (tmp_path, ConfigError)):
+        with pytest.raises(error, match="--report"):
+            distill(place, out=tmp_path / "out", report=report)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_auto_can_be_judged_by_labels(place, tmp_path):

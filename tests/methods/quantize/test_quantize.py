@@ -14,11 +14,11 @@ import slimformer
 from slimformer.artifact import read_manifest
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.methods.quantize import QuantizeConfig, quantize
-from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.method import _Run
 from slimformer.methods.quantize.objective import KdObjective
-from slimformer.methods.quantize.placement import quantize_numbers, rounding_for
-from slimformer.views import bake, quantized_weights, round_activations, rounding_of
+from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.runtime import packed_weights
+from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
 
@@ -69,10 +69,8 @@ def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(
             assert levels(module.weight) <= 3, path
     assert levels(model.classifier.weight) > 3
     loaded = slimformer.load(tmp_path / "out")
-    # The files hold the levels; with the rounding of the record the answers are the same to the last bit.
-    step = loaded.manifest.steps[-1]
-    recorded = NumberOptions.make({name: step.config[name] for name in NumberOptions.model_fields})
-    round_activations(loaded.model, rounding_for(recorded))
+    # What is loaded answers as what was evaluated, to the last bit.
+    assert rounding_of(loaded.model) == rounding
     batch = result.processor(["the film was very good", "a dull plot"], return_tensors="pt", padding=True)
     with torch.no_grad():
         assert torch.equal(loaded.model(**batch).logits, model(**batch).logits)
@@ -82,16 +80,18 @@ def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(
     assert not any("slimformer" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 
-def test_codes_are_noted_before_they_are_baked(tuned):
+def test_the_model_goes_by_codes_and_small_floats(tuned):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(tuned)
     method = _Run(QuantizeConfig())
     assert isinstance(method.prepare(model), KdObjective)
     method.finish(model)
-    assert len(method.stored) == 2 * 6 + 2
-    for weight in method.stored:
-        assert torch.equal(weight.weight, model.get_submodule(weight.path).weight)
+    packed = packed_weights(model)
+    assert len(packed) == 2 * 6 + 2
+    for name, tensor in model.state_dict().items():
+        expected = packed[name].weight() if name in packed else tensor.half().float()
+        assert torch.equal(tensor, expected), name
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimformer.errors import ConfigError
 from slimformer.methods.distill.config import DistillConfig
 from slimformer.methods.manner import configure
-from slimformer.methods.place import is_main
+from slimformer.methods.place import check_writable, is_main
 
 if TYPE_CHECKING:
     from slimformer.methods.distill.result import DistillResult
@@ -27,9 +29,17 @@ def distill(config: DistillConfig | None = None, **settings: Any) -> DistillResu
 
     config, manner = configure(DistillConfig, config, settings)
     config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
+    if config.report is not None:
+        _check_report(Path(config.report))
     result = run_distillation(config, manner)
     if config.report is not None and is_main():
         from slimformer.methods.distill.reporting import write_report
 
         write_report(config, result)
     return result
+
+
+def _check_report(path: Path) -> None:
+    if path.is_dir():
+        raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
+    check_writable(path, "--report")

@@ -44,6 +44,9 @@ class NumberOptions(Config):
     granularity: Literal["matrix", "row", "group"] = Field("row", description="What shares a weight scale.")
     group_size: Positive | None = Field(None, description="Weights of a row that share a scale, with `group`.")
     weight_clip: float = Field(REFERENCE_CLIP, ge=0, description="Bound on weights; no gradient beyond it; 0 for none.")
+    store: Literal["fast", "small"] = Field(
+        "fast", description="Ternary weights in the file: four to a byte, or five with `small`."
+    )
     activations: Literal["int8", "none"] = Field("int8", description="8-bit activations, or float ones.")
     activation_scale: Literal["token", "tensor"] = Field(
         "token", description="What shares an activation scale; with `tensor` answers depend on batch-mates."

@@ -12,15 +12,11 @@ from slimformer.methods.manner import configure
 from slimformer.methods.quantize.config import QuantizeConfig, chosen_layers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from transformers import PreTrainedModel
 
-    from slimformer.artifact import Manifest
     from slimformer.methods.quantize.dropout import Dropout
     from slimformer.methods.task_run import TaskResult
     from slimformer.train import Objective
-    from slimformer.views import QuantizedWeight
 
 
 def quantize(config: QuantizeConfig | None = None, **settings: Any) -> TaskResult:
@@ -54,7 +50,6 @@ def quantize(config: QuantizeConfig | None = None, **settings: Any) -> TaskResul
             out=config.out,
             prepare=run.prepare,
             finish=run.finish,
-            save=run.save,
         )
 
 
@@ -63,8 +58,6 @@ class _Run:
 
     def __init__(self, config: QuantizeConfig) -> None:
         self.config = config
-        #: The weights as they are stored, once training is over.
-        self.stored: list[QuantizedWeight] = []
         self.attention: str | None = None
         self.dropout: Dropout = []
 
@@ -102,9 +95,11 @@ class _Run:
         )
 
     def finish(self, model: PreTrainedModel) -> None:
-        """Note the codes and scales, and make the model compute with just these."""
+        """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
         from slimformer.methods.quantize.dropout import give_back
         from slimformer.methods.quantize.progress import remove_progress
+        from slimformer.runtime import keep_quantized
+        from slimformer.runtime.quantizer import adopt
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention
 
@@ -112,14 +107,7 @@ class _Run:
         give_back(self.dropout)
         if rounding_of(model) is None and self.attention is not None:
             use_attention(model, self.attention)  # scores were read from ours while training
-        self.stored = quantized_weights(model)
+        weights = quantized_weights(model)
         bake(model)
-
-    def save(self, folder: Path, model: PreTrainedModel, **described: Any) -> Manifest:
-        """Write the result; how its activations are rounded stands in the settings of its step."""
-        from slimformer import artifact
-        from slimformer.views import unrounded
-
-        # The files hold the weights; a model that is loaded from them computes in float until it is told to round.
-        with unrounded(model):
-            return artifact.save(folder, model, **described)
+        keep_quantized(model, weights, small=self.config.store == "small")
+        adopt(model)

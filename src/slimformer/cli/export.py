@@ -1,0 +1,53 @@
+"""`slimformer export`."""
+
+from __future__ import annotations
+
+from slimformer.cli.flags import Json, Overwrite
+from slimformer.cli.output import human_bytes, print_json, print_line
+from slimformer.export.result import Difference, ExportResult, Numbers
+
+
+def export_model(
+    model: str,
+    *,
+    out: str,
+    numbers: Numbers | None = None,
+    length: int | None = None,
+    base: str | None = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model as an ONNX file, run it once against the model, and print how far the two are apart.
+
+    Args:
+        model: An artifact, a folder, a Hub name or an alias.
+        out: The file to write, such as `model.onnx`.
+        numbers: What matrices are stored in: float, int8, or ternary or packed as the model was quantized; by default
+            packed where it was, and float where it was not.
+        length: Tokens of the longest text the two are compared on; the file takes any length.
+        base: Where the base of a mask is now, if it has moved.
+    """
+    from slimformer.export import to_onnx
+
+    result = to_onnx(model, out, numbers=numbers, length=length, base=base, overwrite=overwrite)
+    if as_json:
+        print_json({"model": model, **result.as_dict()})
+    else:
+        _print(model, result)
+
+
+def _print(model: str, result: ExportResult) -> None:
+    stored = f", {result.matrices} matrices in few bits" if result.matrices else ""
+    print_line(
+        f"{model} exported: {result.architecture}, {result.numbers}{stored}, opset {result.opset}, "
+        f"{human_bytes(result.bytes)}, saved in {result.path}"
+    )
+    print_line(_told(result.difference))
+
+
+def _told(difference: Difference) -> str:
+    same = "" if difference.agreement is None else f"; same decision in {100 * difference.agreement:.1f} %"
+    return (
+        f"difference to the source on {difference.examples} examples: at most {difference.largest:.3g} "
+        f"({100 * difference.relative:.2g} % of the largest value), {difference.mean:.3g} on average{same}"
+    )

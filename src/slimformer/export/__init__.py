@@ -1,0 +1,10 @@
+"""Models as files for other runtimes.
+
+Importing this package is quick: torch, transformers and the packages of the extra `onnx` are loaded by the functions
+that need them, and nothing here imports training.
+"""
+
+from slimformer.export.exporting import to_onnx
+from slimformer.export.result import Difference, ExportResult, Numbers
+
+__all__ = ["Difference", "ExportResult", "Numbers", "to_onnx"]

@@ -1,0 +1,146 @@
+"""Exporting a model to ONNX: traced, checked, run against its source, and only then given its name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Any, get_args
+
+from slimformer.errors import ArtifactError, ConfigError
+from slimformer.export.result import Difference, ExportResult, Numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor, nn
+
+    from slimformer.export.comparing import Answers
+    from slimformer.export.probing import Batch
+
+#: Largest difference, as a share of an output's largest value, that another order of additions may make.
+TOLERANCE = 1e-3
+#: Bytes of weights in one file at most: ONNX allows two gibibytes, of which the graph needs some.
+ONE_FILE = 2**31 - 2**24
+
+
+def to_onnx(
+    model: nn.Module | str | Path,
+    out: str | Path,
+    *,
+    numbers: Numbers | None = None,
+    batches: Sequence[Mapping[str, Tensor]] | None = None,
+    length: int | None = None,
+    base: str | Path | None = None,
+    overwrite: bool = False,
+    one_file: int = ONE_FILE,
+) -> ExportResult:
+    """Write a model as an ONNX file that takes batches of any size and texts of any length.
+
+    Args:
+        model: A Transformers model; or an artifact, a folder, a Hub name or an alias.
+        out: The file to write.
+        numbers: What matrices are stored in: "float"; "int8", rounded here; "packed", the 2, 4 or 8 bits the model was
+            quantized to; "ternary", the same, and an error where the model is not ternary. By default "packed" where
+            the model is packed and "float" where it is not.
+        batches: What the file is compared on, each with all inputs of the file; random tokens or pixels by default.
+        length: Tokens of the longest random text the file is compared on; the file itself takes any length.
+        base: Where the base of a mask is, if it has moved.
+        overwrite: Whether a file that is there may be replaced.
+        one_file: Bytes of weights beyond which they go into a second file, `OUT.data`.
+
+    Returns:
+        What was written, with how far its answers are from those of the model.
+
+    Raises:
+        ConfigError: Where the extra `onnx` is not installed, or a setting is impossible.
+        ArtifactError: Where the model cannot be exported, the file differs from it, or the place cannot be written.
+            Nothing is left behind.
+
+    Example:
+        >>> to_onnx("out/sst2", "sst2.onnx", numbers="int8").difference.largest
+    """
+    _check_extra()
+    if numbers is not None and numbers not in get_args(Numbers):
+        raise ConfigError(f"`numbers` is `{numbers}`; give one of {', '.join(get_args(Numbers))}")
+    from slimformer.export.comparing import check_finite
+    from slimformer.export.matrices import replace_matrices
+    from slimformer.export.placing import check_place, check_space, staged
+    from slimformer.export.probing import given_batches, probe_batches, trace_batch
+    from slimformer.export.sources import check_numbers, find_model, working_copies
+    from slimformer.export.tracing import OPSET, answer, trace
+
+    path = check_place(out, overwrite)
+    found = find_model(model, base)
+    chosen = check_numbers(found, numbers)
+    source, traced = working_copies(found)
+    asked = probe_batches(source, length) if batches is None else given_batches(source, batches)
+    of_source = [answer(source, batch) for batch in asked]
+    check_finite(asked, of_source, "the model")
+    of_traced = [answer(traced, batch) for batch in asked]
+    matrices = replace_matrices(traced, chosen)
+    if chosen == "int8":
+        # Weights that were rounded just now are others; packed ones have to be the same.
+        of_traced = [answer(traced, batch) for batch in asked]
+    needed = sum(tensor.nbytes for tensor in chain(traced.parameters(), traced.buffers()))
+    check_space(path, needed)
+    program = trace(traced, trace_batch(source), list(of_source[0]))
+    with staged(path) as draft:
+        comparison = _Comparison(asked, of_source, of_traced)
+        difference = _write(program, draft, comparison, blocks=matrices > 0, beside=needed > one_file)
+        size = sum(file.stat().st_size for file in draft.parent.iterdir())
+    graph = program.model.graph
+    inputs, outputs = ([value.name for value in values] for values in (graph.inputs, graph.outputs))
+    return ExportResult(
+        path, type(found).__name__, chosen, size, OPSET, tuple(inputs), tuple(outputs), matrices, difference
+    )
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Batches, what the source answers to them, and what the traced model answers in float arithmetic."""
+
+    batches: list[Batch]
+    of_source: list[Answers]
+    of_traced: list[Answers]
+
+
+def _write(program: Any, draft: Path, comparison: _Comparison, *, blocks: bool, beside: bool) -> Difference:
+    """Write the file, check that it computes what was traced, and measure how far it is from its source."""
+    import onnx
+
+    from slimformer.export import graph
+    from slimformer.export.comparing import difference, run
+    from slimformer.export.matrices import INT8_ACTIVATIONS
+
+    graph.tidy(program.model)
+    if blocks:
+        graph.shrink(program.model)
+        # In float arithmetic first: whatever is then different is a fault and not rounding.
+        graph.set_accuracy(program.model, 1)
+    program.save(draft, external_data=beside)
+    onnx.checker.check_model(draft, full_check=True)
+    batches = comparison.batches
+    found = run(draft, batches)
+    exact = difference(batches, comparison.of_traced, found)
+    if exact.relative > TOLERANCE:
+        raise ArtifactError(
+            f"the exported model is {exact.largest:.3g} away from its source, {exact.relative:.3g} of the largest "
+            f"value, and {TOLERANCE} is allowed; nothing was written, export it as another head or family"
+        )
+    if blocks:
+        graph.set_accuracy(program.model, INT8_ACTIVATIONS)
+        program.save(draft, external_data=beside)
+        found = run(draft, batches)
+    return difference(batches, comparison.of_source, found)
+
+
+def _check_extra() -> None:
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise ConfigError(
+                f"an export needs the package `{package}`, which is not installed; run: pip install 'slimformer[onnx]'"
+            ) from error

@@ -1,0 +1,111 @@
+"""The model an export starts from, and copies of it to work on."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from slimformer import artifact, checkpoint
+from slimformer.anatomy import Anatomy
+from slimformer.artifact.layout import MANIFEST
+from slimformer.errors import ArtifactError
+from slimformer.runtime import keep_packed, packed_weights
+from slimformer.views import attached, unround_activations
+from slimformer.views.attention import use_attention
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from slimformer.export.result import Numbers
+
+#: The attention that is traced: plain products and a softmax, which every runtime has.
+ATTENTION = "eager"
+
+
+def find_model(model: nn.Module | str | Path, base: str | Path | None = None) -> PreTrainedModel:
+    """The model that was given or named, checked for what an export cannot do.
+
+    Args:
+        model: A Transformers model; or an artifact, a folder, a Hub name or an alias.
+        base: Where the base of a mask is, if it has moved.
+
+    Raises:
+        UnknownFamilyError: Where the family is none that slimformer knows.
+        ArtifactError: Where a view is still on a weight.
+    """
+    loaded = _load(model, base) if isinstance(model, str | Path) else model
+    found = cast("PreTrainedModel", Anatomy.of(loaded).model)
+    for at in attached(found):
+        raise ArtifactError(f"`{at.path}` still has a view on it; call `slimformer.views.bake` before the export")
+    return found
+
+
+def check_numbers(model: nn.Module, numbers: Numbers | None) -> Numbers:
+    """The numbers to export in: those asked for if the model has them, by default those it has."""
+    layouts = {weight.layout for weight in packed_weights(model).values()}
+    if numbers is None:
+        return "packed" if layouts else "float"
+    if numbers == "packed" and not layouts:
+        raise ArtifactError(
+            "the model has no packed weights; run `slimformer quantize` first, or export with numbers `int8`"
+        )
+    if numbers == "ternary" and not any(layout.startswith("ternary") for layout in layouts):
+        seen = f"its weights are {', '.join(sorted(layouts))}" if layouts else "its weights are floats"
+        raise ArtifactError(
+            f"the model has no ternary weights ({seen}); run `slimformer quantize --weights ternary` first, "
+            "or export with other numbers"
+        )
+    return numbers
+
+
+def working_copies(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """Two copies in eval mode: the model as it is, and one to be changed and traced, with activations left alone.
+
+    The copies share their weights with the model unless it is elsewhere than on the CPU or no float32.
+    """
+    plain = all(
+        tensor.device.type == "cpu" and (tensor.dtype == torch.float32 or not tensor.is_floating_point())
+        for tensor in chain(model.parameters(), model.buffers())
+    )
+    source = _copy(model) if plain else _in_float(model)
+    source.eval()
+    traced = _copy(source)
+    unround_activations(traced)
+    use_attention(traced, ATTENTION)
+    for each in (source, traced):
+        each.config.use_cache = False
+    return source, traced
+
+
+def _load(name: str | Path, base: str | Path | None) -> PreTrainedModel:
+    if (Path(name).expanduser() / MANIFEST).is_file():
+        return artifact.load(name, base=base).model
+    import transformers
+
+    architecture = (checkpoint.load_config(name).architectures or ["AutoModel"])[0]
+    model_class = getattr(transformers, architecture, transformers.AutoModel)
+    return checkpoint.load_model(name, model_class, whole=True)
+
+
+def _in_float(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy on the CPU in float32, whose packed weights are exactly what their codes say."""
+    copied: PreTrainedModel = copy.deepcopy(model).to("cpu", torch.float32)  # type: ignore[arg-type]
+    on_cpu = {
+        name: replace(weight, codes=weight.codes.cpu(), scales=weight.scales.cpu().float())
+        for name, weight in packed_weights(copied).items()
+    }
+    keep_packed(copied, on_cpu)
+    return copied
+
+
+def _copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the modules; the tensors are those of the model."""
+    packed = (tensor for weight in packed_weights(model).values() for tensor in (weight.codes, weight.scales))
+    kept = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers(), packed)}
+    return copy.deepcopy(model, kept)

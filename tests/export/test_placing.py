@@ -1,0 +1,62 @@
+"""A file is there whole or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from slimformer.errors import ArtifactError
+from slimformer.export.placing import check_place, check_space, data_beside, staged
+from tests import runs
+
+
+def test_a_new_file(tmp_path):
+    path = check_place(tmp_path / "deep" / "model.onnx", overwrite=False)
+    assert runs.listing(tmp_path) == set()
+    with staged(path) as draft:
+        draft.write_bytes(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    assert runs.listing(tmp_path) == {"deep", "deep/model.onnx"}
+
+
+def test_nothing_is_left_of_a_failure(tmp_path):
+    with pytest.raises(ZeroDivisionError), staged(tmp_path / "model.onnx") as draft:
+        draft.write_bytes(b"half" * (1 // 0 if draft.write_bytes(b"half") else 1))
+    assert runs.listing(tmp_path) == set()
+
+
+def test_what_is_there_stays_until_the_new_one_is_whole(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"old")
+    with pytest.raises(ArtifactError, match=r"model.onnx` exists; choose another `--out`"):
+        check_place(path, overwrite=False)
+    check_place(path, overwrite=True)
+    with pytest.raises(KeyError), staged(path):
+        raise KeyError
+    assert path.read_bytes() == b"old"
+
+
+def test_data_beside_a_file_comes_and_goes_with_it(tmp_path):
+    path = tmp_path / "model.onnx"
+    with staged(path) as draft:
+        draft.write_bytes(b"graph")
+        data_beside(draft).write_bytes(b"weights")
+    assert runs.listing(tmp_path) == {"model.onnx", "model.onnx.data"}
+    with staged(path) as draft:
+        draft.write_bytes(b"all in one")
+    assert runs.listing(tmp_path) == {"model.onnx"}
+    data_beside(path).write_bytes(b"of somebody else")
+    path.unlink()
+    with pytest.raises(ArtifactError, match=r"model.onnx.data` exists"):
+        check_place(path, overwrite=False)
+
+
+def test_places_that_cannot_be(tmp_path):
+    with pytest.raises(ArtifactError, match="is a folder; give the name of a file, such as"):
+        check_place(tmp_path, overwrite=True)
+    (tmp_path / "file").touch()
+    with pytest.raises(ArtifactError, match="cannot be written: not a directory; nothing was written"):
+        check_place(tmp_path / "file" / "model.onnx", overwrite=False)
+    with pytest.raises(ArtifactError, match="no space to write"):
+        check_space(tmp_path / "model.onnx", 1 << 60)
+    assert runs.listing(tmp_path) == {"file"}
