@@ -5,10 +5,10 @@ Run it in a minute or two: `python examples/mask.py`. The texts are made up here
 
 from __future__ import annotations
 
-import random
 import tempfile
 from pathlib import Path
 
+from made_up import write_data
 from slimformer import mask
 from slimformer.bank import MaskBank
 
@@ -16,22 +16,6 @@ WORDS = {
     "mood": {"good": ["lovely", "great", "charming"], "bad": ["dull", "awful", "tedious"]},
     "subject": {"film": ["film", "actor", "scene"], "food": ["soup", "bread", "chef"]},
 }
-FILLERS = ["the", "was", "quite", "that", "evening", "I", "thought", "we", "had", "a"]
-
-
-def write_data(folder: Path, words: dict[str, list[str]]) -> Path:
-    """Sentences with one telling word each, as train.tsv and dev.tsv."""
-    rng = random.Random(0)
-    folder.mkdir()
-    for split, count in (("train", 400), ("dev", 100)):
-        lines = ["text\tlabel"]
-        for _ in range(count):
-            label = rng.choice(list(words))
-            sentence = [*rng.choices(FILLERS, k=6), rng.choice(words[label])]
-            rng.shuffle(sentence)
-            lines.append(f"{' '.join(sentence)}\t{label}")
-        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def main() -> None:

@@ -5,39 +5,23 @@ Run it in a minute or two: `python examples/quantize.py`. The texts are made up 
 
 from __future__ import annotations
 
-import random
 import tempfile
 from pathlib import Path
 
 from transformers import pipeline
 
+from made_up import write_data
 from slimformer import finetune, quantize
 
 WORDS = {"good": ["lovely", "great", "charming"], "bad": ["dull", "awful", "tedious"]}
-FILLERS = ["the", "was", "quite", "that", "evening", "film", "thought", "we", "had", "a"]
 SETTINGS = {"task": "classification", "max_length": 16, "quiet": True}
-
-
-def write_data(folder: Path) -> Path:
-    """Sentences with one telling word each, as train.tsv and dev.tsv."""
-    rng = random.Random(0)
-    folder.mkdir()
-    for split, count in (("train", 400), ("dev", 100)):
-        lines = ["text\tlabel"]
-        for _ in range(count):
-            label = rng.choice(list(WORDS))
-            sentence = [*rng.choices(FILLERS, k=6), rng.choice(WORDS[label])]
-            rng.shuffle(sentence)
-            lines.append(f"{' '.join(sentence)}\t{label}")
-        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    return folder
 
 
 def main() -> None:
     """Train twice, look at the sizes, and ask the small one."""
     with tempfile.TemporaryDirectory() as scratch:
         data, floats, ternary = (Path(scratch) / name for name in ("data", "float", "ternary"))
-        write_data(data)
+        write_data(data, WORDS)
         tuned = finetune(model="minilm", data=data, out=floats, max_steps=25, lr=1e-4, **SETTINGS)
         small = quantize(model=floats, data=data, out=ternary, max_steps=40, store="small", **SETTINGS)
         for name, result in (("float", tuned), ("ternary", small)):

@@ -108,11 +108,12 @@ def _system_code(error: Exception) -> int | None:
 def _sync(folder: Path) -> None:
     for root, _, files in os.walk(folder, topdown=False):
         for name in files:
-            _sync_one(Path(root) / name)
-        _sync_one(Path(root))
+            sync(Path(root) / name)
+        sync(Path(root))
 
 
-def _sync_one(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or folder has reached the disk."""
     if path.is_dir() and sys.platform == "win32":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -129,7 +130,7 @@ def _publish(stage: Path, target: Path, overwrite: bool) -> None:
         former = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
         target.rename(former)
         stage.rename(target)
-    _sync_one(target.parent)
+    sync(target.parent)
     _remove_leftovers(target, "old")
 
 

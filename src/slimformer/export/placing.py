@@ -6,13 +6,13 @@ ONNX file can hold, the weights lie in a second file beside it, `NAME.data`.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.staging import sync
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _publish(draft: Path, path: Path) -> None:
     data = data_beside(draft)
     for file in (draft, data):
         if file.exists():
-            _sync(file)
+            sync(file)
     if data.exists():
         # Never a model beside the data of another one.
         path.unlink(missing_ok=True)
@@ -66,14 +66,6 @@ def _publish(draft: Path, path: Path) -> None:
     else:
         draft.replace(path)
         data_beside(path).unlink(missing_ok=True)
-
-
-def _sync(file: Path) -> None:
-    handle = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def check_space(path: Path, needed: int) -> None:

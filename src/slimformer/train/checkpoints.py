@@ -7,10 +7,10 @@ them have reached the disk. Whatever is not sealed, or does not match its seal, 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.staging import sync
 from slimformer.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -63,12 +63,3 @@ def step_of(checkpoint: Path) -> int:
     if not number.isdecimal():
         raise TrainingError(f"`{checkpoint}` is not a checkpoint of a run; remove it and resume again")
     return int(number)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or folder has reached the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

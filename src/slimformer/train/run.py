@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from slimformer.artifact.staging import sync
 from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
-from slimformer.train.checkpoints import sync
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

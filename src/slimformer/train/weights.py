@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from slimformer.artifact.staging import sync
 from slimformer.errors import TrainingError
-from slimformer.train.checkpoints import sync
 
 if TYPE_CHECKING:
     from pathlib import Path
