@@ -18,6 +18,7 @@ from transformers import AutoModel
 from harness import RESULTS, keep, kept, options
 from slimformer import artifact, checkpoint, distill, finetune
 from slimformer.methods.distill import StudentShape, build_student
+from slimformer.report import Series, curves
 from slimformer.tasks import get_task
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
 DISTILLING = {"max_steps": 600, "batch_size": 32, "max_length": 64, "lr": 1e-3, "warmup": 0.05, "relation_heads": 48}
 FULL_DISTILLING = {**DISTILLING, "max_steps": 20_000, "batch_size": 64, "max_length": 128, "lr": 6e-4}
 TARGET = 3.0
+#: The variant whose losses are drawn.
+PLAIN = "v2 (qq+kk+vv)"
 
 
 def write_corpus(data: Path, folder: Path) -> list[str]:
@@ -105,7 +108,14 @@ def make_student(
         **how,
         **settings,
     )
-    return {"settings": {**how, **settings}, "seconds": round(result.seconds, 1), "losses": result.losses}
+    names = ("step", *result.losses)
+    curve = [{name: round(entry[name], 4) for name in names} for entry in result.log if "loss" in entry]
+    return {
+        "settings": {**how, **settings},
+        "seconds": round(result.seconds, 1),
+        "losses": result.losses,
+        "curve": curve,
+    }
 
 
 def measure(task: str, student: Path, seed: int, arguments: argparse.Namespace) -> float:
@@ -151,6 +161,28 @@ def summary(runs: dict[str, Any]) -> dict[str, Any]:
     return table
 
 
+def draw(runs: dict[str, Any], path: Path) -> None:
+    """Losses of the relations over the steps, one line for each seed."""
+    curves_of = {
+        seed: run["distillation"]["curve"]
+        for seed, run in runs.get(PLAIN, {}).items()
+        if run.get("distillation", {}).get("curve")
+    }
+    if not curves_of:
+        return
+    panels = [
+        (
+            name,
+            [
+                Series(f"seed {seed}", [entry["step"] for entry in curve], [entry[name] for entry in curve])
+                for seed, curve in curves_of.items()
+            ],
+        )
+        for name in ("loss", "qq", "kk", "vv")
+    ]
+    path.write_text(curves(panels, x_label="optimizer step"), encoding="utf-8")
+
+
 def main() -> None:
     """Distil and fine-tune whatever is not measured yet."""
     parser = options(__doc__)
@@ -165,7 +197,7 @@ def main() -> None:
         return
     earlier = {} if arguments.tiny else kept("distill_quality")
     runs: dict[str, Any] = earlier.get("runs", {}) if earlier.get("full", arguments.full) == arguments.full else {}
-    variants = ["random start", "v2 (qq+kk+vv)"] if arguments.tiny else arguments.variants.split(",")
+    variants = ["random start", PLAIN] if arguments.tiny else arguments.variants.split(",")
     tasks = ["sst2"] if arguments.tiny else list(TASKS)
     with tempfile.TemporaryDirectory() as scratch:
         work = arguments.work or Path(scratch)
@@ -188,6 +220,8 @@ def main() -> None:
                             "runs": runs,
                         }
                         keep("distill_quality", arguments, result)
+    if not arguments.tiny:
+        draw(runs, RESULTS / "distill_quality.svg")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from slimformer import distill
 
 
-def main(corpus: list[str]) -> None:
+def main(corpus: list[str], steps: int = 200) -> None:
     """Learn relations and sentence embeddings, then print the losses."""
     result = distill(
         teacher="minilm",
@@ -22,7 +22,7 @@ def main(corpus: list[str]) -> None:
         corpus=corpus,
         max_length=128,
         batch_size=32,
-        max_steps=200,
+        max_steps=steps,
         out="small",
         report="small.html",
         resume=True,

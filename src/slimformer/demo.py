@@ -56,6 +56,8 @@ STUDENT: dict[str, Any] = {
     "lr": 1e-3,
     "log_every": 10,
 }
+#: A step of quantization costs more than one of fine-tuning.
+QUANTIZING_STEPS = 100
 #: A review goes to dev if the first byte of the SHA-256 of its text is below this: a tenth of them.
 DEV_BELOW = 26
 
@@ -231,7 +233,7 @@ def _quantize(demo: Demo) -> None:
     """Three values per weight and 8-bit activations, learned from the fine-tuned model."""
     out = demo.folder / "ternary"
     shutil.rmtree(out.with_name("ternary.training"), ignore_errors=True)
-    settings = {**demo.settings, "lr": 2e-4}
+    settings = {**demo.settings, "lr": 2e-4, "max_steps": min(QUANTIZING_STEPS, demo.settings["max_steps"])}
     floats = str(demo.folder / "finetuned")
     result = quantize(model=floats, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **settings)
     demo.add("MiniLM, ternary", result)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,11 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.train import check_folder, checkpoints, prepare_folder, remove_folder
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +53,9 @@ class Place:
             return
         check_writable(self.out, "--out")
         check_folder(_training(self.out), settings, manner.resume)
+        if _training(self.out).is_dir():
+            with _held(_training(self.out)):
+                pass
         if self.out.exists() and not (self.out.is_dir() and not any(self.out.iterdir())):
             if not manner.overwrite:
                 raise TrainingError(f"`{self.out}` exists; choose another `--out`, or add `--overwrite` to replace it")
@@ -64,13 +72,14 @@ class Place:
         training = _training(self.out)
         if is_main():
             prepare_folder(training, settings)
-        try:
-            yield training
-        except BaseException:
-            if is_main() and checkpoints.latest(training) is None:
-                remove_folder(training)
-            raise
-        self.clear()
+        with _held(training) if is_main() else nullcontext():
+            try:
+                yield training
+            except BaseException:
+                if is_main() and checkpoints.latest(training) is None:
+                    remove_folder(training)
+                raise
+            self.clear()
 
     def clear(self) -> None:
         """Remove what the run needed until it was done."""
@@ -85,6 +94,26 @@ def is_main() -> bool:
 
 def _training(out: Path) -> Path:
     return out.with_name(f"{out.name}.training")
+
+
+@contextmanager
+def _held(training: Path) -> Iterator[None]:
+    """Keep other runs out of a folder; the system lets go of it however this process ends."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(training, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise TrainingError(
+            f"another run is at work in `{training}`; wait until it ends, or choose another `--out`"
+        ) from error
+    try:
+        yield
+    finally:
+        os.close(handle)
 
 
 def check_writable(path: Path, flag: str) -> None:

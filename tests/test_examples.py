@@ -1,0 +1,41 @@
+"""The example scripts, as they are or with fewer steps."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from slimformer import artifact
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module
+
+
+def test_a_student_from_a_text_of_ones_own(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book.txt").write_text("It was a dark and stormy night; the rain fell in torrents.\n" * 400)
+    example("distill").main(["book.txt"], steps=2)
+    assert "parameters in small" in capsys.readouterr().out
+    artifact.verify(tmp_path / "small")
+    assert (tmp_path / "small.html").is_file()
+
+
+def test_two_tasks_on_one_base(example, capsys):
+    example("mask").main()
+    shown = capsys.readouterr().out
+    assert "subject ['film', 'food']" in shown
+    assert "mood ['good', 'bad']" in shown
+
+
+def test_a_ternary_classifier(example, capsys):
+    example("quantize").main()
+    shown = capsys.readouterr().out
+    assert "ternary: accuracy 1.000 on dev, 5.0 MiB" in shown
+    assert shown.index("'good'") < shown.index("'bad'")
