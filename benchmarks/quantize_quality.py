@@ -49,11 +49,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "map": {"kd": "map"},
     "output": {"kd": "output"},
     "score": {"kd": "score"},
+    "map+output, beta 0.1": {"kd": "map+output", "beta": 0.1},
+    "map+output, beta 2": {"kd": "map+output", "beta": 2.0},
     LONG: {"kd": "map+output", "beta": 0.5},
     LONG_BY_MATRIX: {"kd": "map+output", "beta": 0.5, "granularity": "matrix"},
 }
-#: Runs that are measured on one task only, and three times as long.
-ONLY_ON = {LONG: "sst2", LONG_BY_MATRIX: "sst2"}
+#: Runs that are measured on one task only.
+ONLY_ON = {"map+output, beta 0.1": "cola", "map+output, beta 2": "cola", LONG: "sst2", LONG_BY_MATRIX: "sst2"}
 ROUNDED = "rounded without training"
 FLOAT = "float"
 TARGETS = {LONG: 0.7, LONG_BY_MATRIX: 1.5, "average": 1.5}
@@ -105,9 +107,8 @@ class Bench:
             return {"metrics": dict(next(iter(artifact.read_manifest(folder).metrics.values())))}
         if variant == ROUNDED:
             return {"metrics": self.rounded(task, seed, folder)}
-        steps = (
-            2 if self.arguments.tiny else round(self.scale * (3 if variant in ONLY_ON else 1) * TASKS[task].quantizing)
-        )
+        times = self.scale * (3 if variant in (LONG, LONG_BY_MATRIX) else 1)
+        steps = 2 if self.arguments.tiny else round(times * TASKS[task].quantizing)
         result = quantize(
             model=str(folder),
             max_steps=steps,

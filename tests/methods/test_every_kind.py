@@ -71,6 +71,21 @@ def test_on_real_rows(task, bases, tmp_path):
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
+def test_trained_in_one_language_and_measured_in_others(bases, tmp_path):
+    flags = ["--max-length", 128, "--language", "en", "--limit", 32, "--json"]
+    trained = runs.finetune(bases["reader"], "xquad", DATA / "xquad", tmp_path / "out", *flags).json
+    found = {}
+    for language in ("en", "de", "zh"):
+        flags = ["--data", DATA / "xquad", "--language", language, "--limit", 32, "--json"]
+        measured = runs.run("evaluate", tmp_path / "out", *flags).json
+        assert (measured["task"], measured["examples"]) == ("xquad", 32)
+        found[language] = measured["metrics"]
+    assert found["en"] == trained["metrics"]
+    assert found["de"] != found["en"]
+    assert all(0 <= value <= 1 for metrics in found.values() for value in metrics.values())
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 def test_the_whole_dev_split_and_the_test_split(bases, tmp_path):
     trained = runs.finetune(bases["reader"], "sst2", DATA / "sst2", tmp_path / "out", "--limit", 16, "--quiet")
     assert trained.code == 0
