@@ -10,6 +10,7 @@ lowest bits, zero point in the middle.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -102,16 +103,12 @@ def unpack(packed: Tensor, layout: str, columns: int) -> Tensor:
             f"{columns} codes of layout `{layout}` fill {kind.bytes_for(columns)} bytes a row, and these are "
             f"{packed.dtype} of shape {list(packed.shape)}; the file is damaged or of another layout"
         )
-    rest = packed.to(torch.int16)
-    digits = []
-    for _ in range(kind.per_byte):
-        rest, digit = _divide(rest, kind.base)
-        digits.append(digit)
-    codes = torch.stack(digits, dim=-1).flatten(-2)[..., :columns] * kind.stride + kind.lowest
-    allowed = kind.allowed
-    if codes.numel() and (bool(rest.any()) or int(codes.min()) < allowed[0] or int(codes.max()) > allowed[-1]):
+    table, valid = (each.to(packed.device) for each in _meanings(layout))
+    places = packed.reshape(-1).int()
+    if not bool(valid.index_select(0, places).all()):
         raise ArtifactError(f"the bytes hold no codes of layout `{layout}`; the file is damaged or of another layout")
-    return codes.to(torch.int8)
+    codes = table.index_select(0, places).view(*packed.shape[:-1], packed.shape[-1] * kind.per_byte)
+    return codes[..., :columns].contiguous()
 
 
 def layout_for(kind: str, bits: int | None = None, small: bool = False) -> str:
@@ -132,6 +129,21 @@ def layout_of(name: str) -> Layout:
     if name not in LAYOUTS:
         raise ArtifactError(f"there is no layout `{name}`; known: {', '.join(LAYOUTS)}")
     return LAYOUTS[name]
+
+
+@cache
+def _meanings(layout: str) -> tuple[Tensor, Tensor]:
+    """The codes each of the 256 bytes holds, int8 [256, codes of a byte], and whether all of them are allowed."""
+    kind = layout_of(layout)
+    rest = torch.arange(256, dtype=torch.int16)
+    digits = []
+    for _ in range(kind.per_byte):
+        rest, digit = _divide(rest, kind.base)
+        digits.append(digit)
+    codes = torch.stack(digits, dim=-1) * kind.stride + kind.lowest
+    allowed = kind.allowed
+    valid = (rest == 0) & (codes >= allowed[0]).all(-1) & (codes <= allowed[-1]).all(-1)
+    return codes.to(torch.int8), valid
 
 
 def _divide(numbers: Tensor, by: int) -> tuple[Tensor, Tensor]:
