@@ -141,6 +141,15 @@ def main() -> None:
             longer = {"teacher": teacher, **shape, **shared, "texts": texts["imdb"]}
             result["growth"] = {str(size): compare({**longer, "length": size}, arguments) for size in LENGTHS}
             draw(result, RESULTS / "distill_speed.svg")
+    work = {
+        f"{pair}, {source}": found for pair, sources in result["pairs"].items() for source, found in sources.items()
+    }
+    result["ratios"] = {name: {"speed": found["speed"], "memory": found["memory"]} for name, found in work.items()}
+    for figure in ("tokens_per_second", "peak_mib"):
+        result[figure] = {
+            name: {contender: found[contender][figure] for contender in CONTENDERS if contender in found}
+            for name, found in work.items()
+        }
     keep("distill_speed", arguments, result)
 
 

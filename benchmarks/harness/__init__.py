@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -44,7 +45,7 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
     """Print a result and, unless tiny, write it to benchmarks/results/NAME.json."""
     record = {
         "benchmark": name,
-        "command": " ".join(["python", f"benchmarks/{name}.py", *sys.argv[1:]]),
+        "command": shlex.join(["python", f"benchmarks/{name}.py", *map(_without_folders, sys.argv[1:])]),
         "seed": arguments.seed,
         "versions": {package: version(package) for package in ("slimformer", "torch", "transformers", "numpy")},
         "machine": {
@@ -60,6 +61,11 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
     if not arguments.tiny:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _without_folders(argument: str) -> str:
+    """A path by its last name: where it lay on some machine is of no use on another."""
+    return Path(argument).name if argument.startswith("/") else argument
 
 
 def kept(name: str) -> dict[str, Any]:

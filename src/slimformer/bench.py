@@ -181,7 +181,7 @@ def _place(model: nn.Module, device: str) -> nn.Module:
     try:
         return model.to(device)
     except (AssertionError, RuntimeError) as error:  # PyTorch built without the device asserts
-        raise ConfigError(f"`--device` is `{device}`, which is not to be had here; leave it out for the CPU") from error
+        raise ConfigError(f"`--device` is `{device}`, which is not available here; leave it out for the CPU") from error
 
 
 def _possible(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:

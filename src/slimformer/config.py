@@ -53,14 +53,15 @@ class Config(BaseModel):
         """Raise where one of these fields was left empty."""
         missing = [name for name in names if getattr(self, name) is None]
         if missing:
-            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in missing)
+            *rest, last = (f"`--{name.replace('_', '-')}`" for name in missing)
+            flags = f"{', '.join(rest)} and {last}" if rest else last
             raise ConfigError(f"{flags} must be given, as a flag or in the config file")
 
 
 def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = False) -> str:
     """The first thing wrong with some settings, in one line; with `flags`, settings are called by their flags."""
     first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"])
+    name = str(first["loc"][0]) if first["loc"] else ""
     if flags and name:
         name = f"--{name.replace('_', '-')}"
     if first["type"] == "extra_forbidden":

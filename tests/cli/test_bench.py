@@ -62,4 +62,4 @@ def test_wrong_models(tmp_path):
 def test_a_device_that_pytorch_was_not_built_with(artifact):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    runs.run("bench", artifact, "--device", "cuda").refused("`--device` is `cuda`, which is not to be had here")
+    runs.run("bench", artifact, "--device", "cuda").refused("`--device` is `cuda`, which is not available here")

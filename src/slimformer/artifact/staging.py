@@ -62,7 +62,7 @@ def staging(folder: str | Path, *, needed: int, overwrite: bool = False) -> Iter
 
 def _check_target(target: Path, overwrite: bool) -> None:
     if not target.name or (target.exists() and not target.is_dir()):
-        raise ArtifactError(f"`{target}` cannot be a folder of its own; give another one")
+        raise ArtifactError(f"`{target}` is a file or has no name of its own; give a new folder")
     if not target.exists() or not any(target.iterdir()):
         return
     if not (target / MANIFEST).is_file():

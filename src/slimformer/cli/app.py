@@ -13,7 +13,10 @@ from slimformer.errors import ConfigError, SlimformerError
 
 #: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
 COMMANDS = {
-    "demo": ("slimformer.cli.demo:demo", "Train and measure a real model in a few minutes, offline, with a report."),
+    "demo": (
+        "slimformer.cli.demo:demo",
+        "Fine-tune, distil, mask and quantize a real model in a few minutes, offline.",
+    ),
     "finetune": ("slimformer.cli.finetune:finetune_model", "Fine-tune a model on a task."),
     "distill": ("slimformer.cli.distill:distill_model", "Distil a teacher into a small student, without labels."),
     "mask": ("slimformer.cli.mask:mask_model", "Learn one bit per weight for a task, on top of a base."),
@@ -23,10 +26,19 @@ COMMANDS = {
     ),
     "merge": ("slimformer.cli.merge:merge_mask", "Turn a mask and its base into a plain checkpoint."),
     "export": ("slimformer.cli.export:export_model", "Write a model as an ONNX file, and compare the two."),
-    "evaluate": ("slimformer.cli.evaluate:evaluate_model", "Measure an artifact on a task."),
-    "bench": ("slimformer.cli.bench:bench_models", "Measure size, memory, latency and throughput of models."),
+    "evaluate": (
+        "slimformer.cli.evaluate:evaluate_model",
+        "Measure an artifact on a task, by default the one it was trained for.",
+    ),
+    "bench": (
+        "slimformer.cli.bench:bench_models",
+        "Measure size, memory, latency and throughput of models, on random inputs.",
+    ),
     "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),
-    "inspect": ("slimformer.cli.inspect:inspect_model", "Show what a model is made of, with parameters and bytes."),
+    "inspect": (
+        "slimformer.cli.inspect:inspect_model",
+        "Show what a model is made of, with parameters and bytes; no weights are loaded.",
+    ),
 }
 
 app = App(
@@ -79,6 +91,7 @@ def _plain(error: CycloptsError) -> Exception:
 def _fail(error: Exception, code: int, debug: bool, hint: str = "") -> NoReturn:
     if debug:
         raise error
-    message = " ".join(str(error).split()).rstrip(".")
+    message = " ".join(str(error).split())
+    message = message if message.endswith("...") else message.rstrip(".")
     sys.stderr.write(f"error: {message}{hint}\n")
     sys.exit(code)

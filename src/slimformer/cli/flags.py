@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from slimformer.cli.output import print_json
 
-Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of a table.")]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, Parameter(name="--quiet", negative="", help="Say nothing while working.")]
 Resume = Annotated[
     bool,

@@ -1,4 +1,4 @@
-"""Corpora: unlabelled text and images, of any size, for distillation and further pre-training.
+"""Corpora: unlabelled text and images, of any size, to learn from without labels.
 
 A corpus is read as a stream whose n-th example is a pure function of the corpus, the tokenizer, the settings and n.
 Importing this package is quick; torch, transformers and datasets are loaded when first used.

@@ -15,13 +15,17 @@ class BaseOptions(Config):
     """What to start from and where the result goes."""
 
     model: str | None = Field(None, description="The base: a folder, a Hub name or an alias such as `minilm`.")
-    out: str | None = Field(None, description="Folder for the result; it must not exist yet.")
+    out: str | None = Field(
+        None, description="Folder for the result; it must not exist yet, unless `--overwrite` is given."
+    )
 
 
 class TaskOptions(Config):
     """The task, its data and how texts are cut."""
 
-    task: str | None = Field(None, description="A task: `sst2`, `classification`, `tagging`, …")
+    task: str | None = Field(
+        None, description="A data set such as `sst2`, or a kind such as `classification` or `tagging`."
+    )
     data: str | None = Field(None, description="A folder or file with the data, or a Hub data set name.")
     text_column: str | None = Field(None, description="Column with the text; two, joined by a comma, for pairs.")
     label_column: str | None = Field(None, description="Column with the label.")

@@ -53,13 +53,11 @@ def given_columns(columns: str | Sequence[str] | None, there: Sequence[str]) -> 
     return tuple(columns)
 
 
-def check_columns(names: Sequence[str], found: SplitRows, option: str) -> None:
+def check_columns(names: Sequence[str], found: SplitRows, advice: str) -> None:
     """Refuse columns that a file does not have."""
     for name in names:
         if name not in found.columns:
-            raise DataError(
-                f"`{found.file}` has no column `{name}`; it has {listed(found.columns)}; choose with {option}"
-            )
+            raise DataError(f"`{found.file}` has no column `{name}`; it has {listed(found.columns)}; {advice}")
 
 
 def guess_text(found: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:

@@ -256,10 +256,11 @@ def test_the_command_reads_its_flags(tuned, data, tmp_path, capsys):
 
     app = App(result_action="return_value")
     app.command(quantize_model, name="quantize")
-    words = f"quantize --model {tuned} --task classification --data {data} --weights 4 --embedding ternary --kd map "
+    words = f"quantize --model {tuned} --task classification --data {data} --weights 4 --embedding ternary "
     words += f"--activations int8 --granularity group --group-size 16 --out {tmp_path / 'out'} --max-steps 2 --quiet "
+    words += "--stages 2 --kd map+output "
     app(words + "--batch-size 8 --json", exit_on_error=False, print_error=False)
     shown = json.loads(capsys.readouterr().out)
     assert shown["steps"] == 2
     config = read_manifest(tmp_path / "out").steps[-1].config
-    assert (config["weights"], config["embedding"], config["group_size"]) == ("4", "ternary", 16)
+    assert (config["weights"], config["embedding"], config["group_size"], config["stages"]) == ("4", "ternary", 16, 2)

@@ -12,15 +12,33 @@ from slimformer.train.options import Positive, StepOptions
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["mean", "cls"]
+#: Names that stand for a block of the teacher.
+LAYERS = ("last", "upper-middle", "auto")
 #: All ordered pairs of queries, keys and values; `all` stands for them.
 PAIRS = tuple(f"{one}{other}" for one in "qkv" for other in "qkv")
 
 
 def _split(value: Any) -> Any:
     """Accept `qq,kk,vv` and `all` as well as a list of pairs."""
-    items = [value] if isinstance(value, str) else list(value)
-    names = tuple(name.strip() for item in items for name in str(item).split(","))
+    names = _items(value)
     return PAIRS if names == ("all",) else names
+
+
+def _items(value: Any) -> Any:
+    """Accept one text with commas as well as a list."""
+    if value is None:
+        return None
+    items = [value] if isinstance(value, str) else list(value)
+    return tuple(name.strip() for item in items for name in str(item).split(","))
+
+
+def _layer(value: Any) -> Any:
+    """Say at once what can be given; the parts of a union would each say something else."""
+    if isinstance(value, int) or value in LAYERS:
+        return value
+    if str(value).removeprefix("-").isdecimal():
+        return int(value)
+    raise ValueError(f"give a block number from 0, or {', '.join(f'`{name}`' for name in LAYERS)}")
 
 
 class CorpusOptions(Config):
@@ -43,7 +61,9 @@ class TeacherOptions(Config):
     """Who teaches and where the result goes."""
 
     teacher: str | None = Field(None, description="The teacher: a folder, a Hub name or an alias such as `minilm`.")
-    out: str | None = Field(None, description="Folder for the student; it must not exist yet.")
+    out: str | None = Field(
+        None, description="Folder for the student; it must not exist yet, unless `--overwrite` is given."
+    )
 
 
 class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
@@ -61,10 +81,10 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
     relations: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
         ("qq", "kk", "vv"), description="Which relations, such as `qq,kk,vv`; `all` for all nine."
     )
-    relation_weights: tuple[float, ...] | None = Field(
-        None, description="Weight of each relation in the loss; 1 unless given."
+    relation_weights: Annotated[tuple[float, ...] | None, BeforeValidator(_items)] = Field(
+        None, description="Weight of each relation in the loss, such as `1,1,0.5`; 1 unless given."
     )
-    teacher_layer: int | Literal["last", "upper-middle", "auto"] = Field(
+    teacher_layer: Annotated[int | Literal["last", "upper-middle", "auto"], BeforeValidator(_layer)] = Field(
         "last", description="Block of the teacher to learn from: a number from 0, a name, or `auto` to try them."
     )
     probe_steps: Positive = Field(50, description="Steps of the first round of trials of `--teacher-layer auto`.")

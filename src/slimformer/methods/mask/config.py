@@ -54,7 +54,9 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
     classifier: Literal["trained", "masked"] = Field(
         "trained", description="Whether a new head is trained, or stays random and is masked like the rest."
     )
-    sparsity: Share | None = Field(None, description="Share of each matrix to drop in the end; by default what comes.")
+    sparsity: Share | None = Field(
+        None, description="Share of each matrix to drop in the end; by default what the threshold leaves."
+    )
     structured: Literal["neurons", "heads", "both"] | None = Field(
         None, description="Drop whole feed-forward neurons, attention heads or both, which makes the model faster."
     )

@@ -36,7 +36,8 @@ class NumberOptions(Config):
     """How weights and activations are represented."""
 
     weights: Annotated[Weights, BeforeValidator(_text)] = Field(
-        "ternary", description="Weights of blocks and pooler: ternary, binary, or 2, 4 or 8 bits; float for none."
+        "ternary",
+        description="Weights of blocks and pooler: ternary, binary, or 2, 4 or 8 bits; `float` leaves them alone.",
     )
     embedding: Annotated[Weights, BeforeValidator(_text)] | None = Field(
         None, description="The word embedding, one scale per row; by default as the other weights."
@@ -75,7 +76,7 @@ class KnowledgeOptions(Config):
     dropout: bool | None = Field(
         None, description="Whether the student has dropout; by default only without a teacher, who has none either."
     )
-    stages: Literal[1, 2] = Field(1, description="2 to learn from the layers first and from the logits afterwards.")
+    stages: int = Field(1, ge=1, le=2, description="2 to learn from the layers first and from the logits afterwards.")
     first_stage: Positive | None = Field(
         None, description="Steps of the first of two stages; by default half of `--max-steps`."
     )

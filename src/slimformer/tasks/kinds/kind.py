@@ -55,11 +55,11 @@ class Kind(ABC):
         layout = found.layout
         label_column = label or (_present(layout.label, found) if layout else self.guess_label(found))
         if label_column is not None:
-            check_columns([label_column], found, "label_column")
+            check_columns([label_column], found, "choose with label_column")
         texts = given_columns(text, found.columns) or (layout.text if layout else self.guess_text(found, label_column))
-        check_columns(texts, found, "text_column")
+        check_columns(texts, found, "choose with text_column")
         choices = layout.choices if layout else self.guess_choices(found, label_column)
-        check_columns(choices, found, "a file that has it")
+        check_columns(choices, found, "give a file that has it")
         return Columns(texts, label_column, choices, join_text=layout is not None and layout.join_text)
 
     def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
