@@ -147,7 +147,7 @@ def main() -> None:
     result["ratios"] = {name: {"speed": found["speed"], "memory": found["memory"]} for name, found in work.items()}
     for figure in ("tokens_per_second", "peak_mib"):
         result[figure] = {
-            name: {contender: found[contender][figure] for contender in CONTENDERS if contender in found}
+            name: {contender: round(found[contender][figure], 1) for contender in CONTENDERS if contender in found}
             for name, found in work.items()
         }
     keep("distill_speed", arguments, result)
