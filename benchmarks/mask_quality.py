@@ -62,7 +62,8 @@ class Bench:
         return self.runs[key]
 
     def _train(self, method: str, task: str, **settings: Any) -> dict[str, Any]:
-        folder, _, length = TASKS[task]
+        folder, steps, length = TASKS[task]
+        short = settings["max_steps"] < steps
         speed: bool = settings.pop("speed", False)
         if self.arguments.tiny:
             settings.update(max_steps=2, limit=16)
@@ -76,7 +77,7 @@ class Bench:
                 max_length=length,
                 batch_size=32,
                 group_by_length=True,
-                eval_every=max(1, settings["max_steps"] // 2),
+                eval_every=max(1, settings["max_steps"] // (1 if short else 2)),
                 save_every=10**6,
                 log_every=100,
                 threads=self.arguments.threads,

@@ -33,6 +33,7 @@ class Work:
     batch: int
     steps: int
     threads: int
+    teacher_dtype: str = "float32"
     baseline: int = 0
 
     @classmethod

@@ -22,6 +22,7 @@ def main() -> None:
     config = DistillConfig.make(
         {
             "teacher": work.teacher,
+            "teacher_dtype": work.teacher_dtype,
             "layers": work.layers,
             "hidden": work.hidden,
             "heads": work.attention_heads,

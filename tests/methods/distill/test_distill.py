@@ -92,6 +92,9 @@ def test_a_start_from_the_teacher_keeps_its_end(place):
         ({"pooled": "cls", "pooled_weight": 2.0, "relations": "vv"}, {"vv", "pooled"}),
         ({"embedding": 8}, {"qq", "kk", "vv"}),
         ({"bf16": True}, {"qq", "kk", "vv"}),
+        ({"teacher_dtype": "bfloat16", "pooled": "mean"}, {"qq", "kk", "vv", "pooled"}),
+        ({"teacher_dtype": "bfloat16", "objective": "minilm-v1"}, {"map", "vv"}),
+        ({"teacher_dtype": "bfloat16", "objective": "hidden-states"}, {"hidden"}),
         ({"accumulation": 2}, {"qq", "kk", "vv"}),
         ({"gradient_checkpointing": True, "layers": 2}, {"qq", "kk", "vv"}),
     ],
@@ -101,6 +104,19 @@ def test_what_can_be_learned(place, settings, terms):
     assert result.losses.keys() == {"loss", *terms}
     assert all(np.isfinite(value) for value in result.losses.values())
     assert learned(result) > 0.02
+
+
+def test_a_16_bit_teacher_says_nearly_the_same(place):
+    exact, rounded = (distill(place, teacher_dtype=dtype) for dtype in ("float32", "bfloat16"))
+    assert all(parameter.dtype is torch.float32 for parameter in rounded.model.parameters())
+    assert rounded.losses["loss"] == pytest.approx(exact.losses["loss"], rel=0.02)
+    assert rounded.losses["loss"] != exact.losses["loss"]
+
+
+def test_a_student_of_a_16_bit_teacher_starts_from_exact_weights(place):
+    result = distill(place, start="truncate", teacher_dtype="bfloat16")
+    teacher = Anatomy.of(hf.AutoModel.from_pretrained(place / "teacher")).blocks[0]
+    assert torch.equal(Anatomy.of(result.model).blocks[0].down.weight, teacher.down.weight[:24, :32])
 
 
 def test_gradient_checkpointing_changes_nothing(place):
@@ -142,8 +158,10 @@ def test_teachers_of_every_kind(family, place, tmp_path):
     assert type(hf.AutoModel.from_pretrained(tmp_path / "out")) is type(result.model)
 
 
-@pytest.mark.parametrize("family", ["vit", "deit", "vit_mae"])
-def test_teachers_that_see(family, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "dtype"), [("vit", "float32"), ("deit", "float32"), ("vit_mae", "float32"), ("vit_mae", "bfloat16")]
+)
+def test_teachers_that_see(family, dtype, tmp_path):
     zoo.build(family).save_pretrained(tmp_path / "teacher")
     processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
     (tmp_path / "teacher" / "preprocessor_config.json").write_text(json.dumps(processor))
@@ -154,9 +172,8 @@ def test_teachers_that_see(family, tmp_path):
         Image.fromarray(pixels).save(tmp_path / "pictures" / f"{number}.png")
     settings = {**QUICK, "max_length": None, "hidden": 24, "heads": 3, "relation_heads": 4, "max_steps": 20, "lr": 5e-3}
     settings = {name: value for name, value in settings.items() if value is not None}
-    result = slimformer.distill(
-        teacher=tmp_path / "teacher", corpus=[str(tmp_path / "pictures")], out=tmp_path / "out", **settings
-    )
+    settings = {**settings, "teacher": tmp_path / "teacher", "teacher_dtype": dtype, "out": tmp_path / "out"}
+    result = slimformer.distill(corpus=[str(tmp_path / "pictures")], **settings)
     assert learned(result) > 0.02
     assert Anatomy.of(hf.AutoModel.from_pretrained(tmp_path / "out")).hidden == 24
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
 
 from slimformer import checkpoint
 from slimformer.anatomy import Anatomy
@@ -26,6 +28,7 @@ from slimformer.methods.distill.vocabulary import check_same_tokens
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.corpus import Corpus, Stream
@@ -91,7 +94,9 @@ class Setup:
 
     def new_student(self) -> PreTrainedModel:
         """The student as it starts; the same at every call."""
-        return _new_student(self.config, self.teacher)
+        exact = self.config.start == "random" or self.config.teacher_dtype == "float32"
+        # What a student starts from is not what was rounded for the teacher's own work.
+        return _new_student(self.config, self.teacher if exact else _load_teacher(self.config, self.teacher.config))
 
 
 def set_up(config: DistillConfig) -> Setup:
@@ -103,12 +108,14 @@ def set_up(config: DistillConfig) -> Setup:
     if config.student is not None and hasattr(processor, "get_vocab"):
         check_same_tokens(processor, checkpoint.load_processor(config.student))
     length = _length(config, teacher_config, student)
-    teacher = checkpoint.load_model(config.teacher, _teacher_class(config, teacher_config), whole=True)
+    teacher = _load_teacher(config, teacher_config)
     ours = Anatomy.of(_new_student(config, teacher))
     knowledge = _knowledge(config, Anatomy.of(teacher), ours)
     for _, each in knowledge:
         each.maps(Anatomy.of(teacher), ours)  # refuses what cannot be compared
-    return Setup(teacher, processor, _corpus(config, length), knowledge, length, config)
+    corpus = _corpus(config, length)
+    cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
+    return Setup(teacher, processor, corpus, knowledge, length, config)
 
 
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
@@ -122,6 +129,11 @@ def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
 
 def _shape(config: DistillConfig) -> StudentShape:
     return StudentShape.make({name: getattr(config, name) for name in StudentShape.model_fields})
+
+
+def _load_teacher(config: DistillConfig, teacher: PretrainedConfig) -> PreTrainedModel:
+    assert config.teacher is not None
+    return checkpoint.load_model(config.teacher, _teacher_class(config, teacher), whole=True)
 
 
 def _teacher_class(config: DistillConfig, teacher: PretrainedConfig) -> Any:
