@@ -1,9 +1,9 @@
 """Masks against fine-tuning on MiniLM: same steps, same batches, a learning rate picked for each on short runs.
 
 Seven tasks, two seeds. The default size is cut to what two cores do in about 90 minutes: each task has the number of
-steps and the length below, and rates are picked by the dev metric after a fifth of the steps. Then masks that remove whole neurons and
-heads, on SST-2: accuracy against measured speed. Results are kept after every run, and what is there is not run
-again, so it can be stopped and continued. Needs the data sets beside the checkout (`--data`).
+steps and the length below, and rates are picked by the dev metric after a fifth of the steps. Then masks that remove
+whole neurons and heads, on SST-2: accuracy against measured speed. Results are kept after every run, and what is there
+is not run again, so it can be stopped and continued. Needs the data sets beside the checkout (`--data`).
 """
 
 from __future__ import annotations
@@ -154,8 +154,16 @@ class Bench:
         means = {method: statistics.mean(both[method]["mean"] for both in done.values()) for method in METHODS}
         share = max(both["mask"]["folder_bytes"] / both["finetune"]["weights_bytes"] for both in done.values())
         self.known["mean"] = {method: round(value, 2) for method, value in means.items()}
-        self.known["fine_tuning"] = {task: both["finetune"]["mean"] for task, both in done.items()}
-        self.known["masked"] = {task: both["mask"]["mean"] for task, both in done.items()}
+        self.known["table"] = {
+            task: {
+                "steps": both["steps"],
+                "fine-tuned": both["finetune"]["mean"],
+                "its deviation": both["finetune"]["deviation"],
+                "masked": both["mask"]["mean"],
+                "mask's deviation": both["mask"]["deviation"],
+            }
+            for task, both in done.items()
+        }
         self.known["gap"] = round(means["finetune"] - means["mask"], 2)
         self.known["bytes_over_copy"] = round(share, 4)
         self.known["limits"] = {"gap": GAP_LIMIT, "bytes_over_copy": round(SIZE_LIMIT, 4)}

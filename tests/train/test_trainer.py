@@ -125,6 +125,15 @@ def test_bf16_trains(tmp_path):
     assert losses(trained) == pytest.approx(losses(run(still(), tmp_path / "b")), abs=0.05)
 
 
+def test_trained_in_bf16_a_model_computes_in_float32_again(tmp_path):
+    model, plain = still(), still()
+    run(model, tmp_path, bf16=True)
+    plain.load_state_dict(model.state_dict())
+    batch = torch.stack([item["input_ids"] for item in features()])
+    for each in (model, copy.deepcopy(model)):
+        assert torch.equal(each.eval()(batch).logits, plain.eval()(batch).logits)
+
+
 def test_an_objective_with_a_teacher_and_views(tmp_path):
     """The extension point: no subclass, a teacher in the objective, views on the model."""
     teacher, student = still(), still()

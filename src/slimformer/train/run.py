@@ -81,7 +81,7 @@ def train(
         callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
     if options.tensorboard is not None:
         callbacks.append(_tensorboard(options.tensorboard))
-    with _surroundings(options.threads):
+    with _surroundings(options.threads), _own_forward(model):
         set_seed(options.seed)
         trainer = SlimTrainer(
             model=model,
@@ -129,6 +129,19 @@ def _surroundings(threads: int | None) -> Iterator[None]:
     finally:
         torch.set_num_threads(threads_before)
         logging.set_verbosity(verbosity)
+
+
+@contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """Take off what mixed precision puts around a model's forward: once trained, it computes as it will be stored."""
+    before = model.__dict__.get("forward")
+    try:
+        yield
+    finally:
+        for name in ("forward", "_original_forward"):
+            model.__dict__.pop(name, None)
+        if before is not None:
+            model.__dict__["forward"] = before
 
 
 def check_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
