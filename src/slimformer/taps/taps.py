@@ -1,102 +1,25 @@
-"""Recording what a model computes, by hooks on its parts and only where asked.
-
-Queries, keys and values come from hooks on their projections, so every attention implementation works
-and `output_attentions` is never needed. Scores and maps are recomputed from them on demand. Hooks keep
-references and return nothing: a tapped forward computes exactly what an untapped one does.
-"""
+"""Hooks on a model, for as long as a `with` block lasts."""
 
 from __future__ import annotations
 
-import inspect
-from functools import cache, cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
 
-from slimformer.anatomy import Anatomy, Block, find
-from slimformer.anatomy.masks import additive_mask
-from slimformer.anatomy.scores import attention_scores
+from slimformer.anatomy import Anatomy
 from slimformer.errors import TapError
+from slimformer.taps.record import BlockRecord, Name
+from slimformer.taps.sites import call_arguments, find_sites, hidden_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    from torch import Tensor, nn
     from torch.utils.hooks import RemovableHandle
 
-    from slimformer.anatomy import Part
-
-Name = Literal["q", "k", "v", "scores", "map", "context", "mha", "attention_output", "ffn", "output"]
-_ROLES = {"q": "query", "k": "key", "v": "value"}
-
-
-class BlockRecord:
-    """What one block computed in one forward. A name that was not asked for raises `TapError`.
-
-    Shapes are [batch, length, hidden] unless said otherwise.
-
-    Attributes:
-        q: Output of the query projection, heads side by side: [batch, length, heads x width].
-        k: Output of the key projection, likewise.
-        v: Output of the value projection, likewise.
-        scores: Scaled scores with position terms, before any mask: [batch, heads, query, key].
-        map: Softmax of the masked scores, in float32, before dropout: [batch, heads, query, key].
-        context: Weighted values, the input of the output projection: [batch, length, heads x width].
-        mha: Output of the attention's output projection.
-        attention_output: Output of the attention sub-layer, residual (and norm, where it follows) included.
-        ffn: Output of the last feed-forward matrix.
-        output: Output of the block.
-    """
-
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self._kept: dict[str, Any] = {}
-
-    def __getattr__(self, name: str) -> Tensor:
-        if name.startswith("_") or name not in get_args(Name):
-            raise AttributeError(name)
-        if name == "attention_output" and self.block.parallel:
-            summed: Tensor = self._get("input") + self._get("mha")
-            return summed
-        value: Tensor = self._get(name)
-        part: Part | None = getattr(self.block, _ROLES[name]).part if name in _ROLES else None
-        return value if part is None else part.take(value, dim=-1)
-
-    @cached_property
-    def scores(self) -> Tensor:
-        """Scaled attention scores, before any mask: [batch, heads, query, key]."""
-        if "call" not in self._kept:
-            raise TapError(
-                f"`scores` and `map` of block {self.block.index} were not recorded; ask for them with `record=`"
-            )
-        call = self._get("call")
-        past = call.get("past_key_values", call.get("layer_past"))
-        if past is not None and call["past_length"] > 0:
-            raise TapError(
-                f"block {self.block.index} attended to {call['past_length']} cached tokens whose keys were not "
-                "recorded; run the whole sequence with `use_cache=False`"
-            )
-        return attention_scores(self.block, self.q, self.k, call)
-
-    @cached_property
-    def mask(self) -> Tensor | None:
-        """What was added to the scores before the softmax, broadcastable to them; None for nothing."""
-        return additive_mask(self.block, self.scores, self._get("call"))
-
-    @cached_property
-    def map(self) -> Tensor:
-        """Attention probabilities before dropout, in float32 at least: [batch, heads, query, key]."""
-        scores = self.scores.to(torch.promote_types(self.scores.dtype, torch.float32))
-        return (scores if self.mask is None else scores + self.mask).softmax(dim=-1)
-
-    def _get(self, name: str) -> Any:
-        if name not in self._kept:
-            raise TapError(
-                f"`{name}` of block {self.block.index} was not recorded; "
-                f"ask for it with `record=` and run a forward inside the `with` block"
-            )
-        return self._kept[name]
+    from slimformer.taps.sites import Side
 
 
 class Taps:
@@ -186,12 +109,16 @@ class Taps:
             first = self.anatomy.blocks[0].module
             self._handles.append(first.register_forward_pre_hook(self._keep_embeddings, with_kwargs=True))
         for layer in self.layers:
-            for name, module, kind in _sites(self.anatomy, self.anatomy.blocks[layer], self.record):
-                keep = partial(_KEEPERS[kind], self, layer, name)
+            for name, module, side in find_sites(self.anatomy, self.anatomy.blocks[layer], self.record):
+                keep = partial(self._keepers[side], layer, name)
                 register: Callable[..., RemovableHandle] = (
-                    module.register_forward_hook if kind == "output" else module.register_forward_pre_hook
+                    module.register_forward_hook if side == "output" else module.register_forward_pre_hook
                 )
                 self._handles.append(register(keep, with_kwargs=True))
+
+    @property
+    def _keepers(self) -> dict[Side, Callable[..., None]]:
+        return {"input": self._keep_input, "output": self._keep_output, "call": self._keep_call}
 
     def _remove(self) -> None:
         while self._handles:
@@ -203,7 +130,7 @@ class Taps:
         self._awaited = {
             (layer, name)
             for layer in self.layers
-            for name, _, _ in _sites(self.anatomy, self.anatomy.blocks[layer], self.record)
+            for name, _, _ in find_sites(self.anatomy, self.anatomy.blocks[layer], self.record)
         }
         if self.embeddings_wanted:
             self._awaited.add((-1, "embeddings"))
@@ -223,12 +150,21 @@ class Taps:
         # pass; inside it, DeBERTa runs its positions through the query projection after the tokens.
         if not self._running or (layer, name) not in self._awaited:
             return
-        self._records[layer]._kept[name] = value
+        self._records[layer].keep(name, value)
         self._recorded(layer, name)
+
+    def _keep_input(self, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._keep(layer, name, hidden_input(args, kwargs))
+
+    def _keep_output(self, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self._keep(layer, name, output[0] if isinstance(output, tuple) else output)
+
+    def _keep_call(self, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._keep(layer, name, call_arguments(self.anatomy.blocks[layer], module, args, kwargs))
 
     def _keep_embeddings(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._running and (-1, "embeddings") in self._awaited:
-            self._embeddings = _first(args, kwargs)
+            self._embeddings = hidden_input(args, kwargs)
             self._recorded(-1, "embeddings")
 
     def _recorded(self, layer: int, name: str) -> None:
@@ -251,74 +187,6 @@ def run_until(
 
 class _Complete(BaseException):
     """Ends a forward that has nothing left to record; not an error, so nothing may catch it by accident."""
-
-
-def _sites(
-    anatomy: Anatomy, block: Block, record: frozenset[str]
-) -> list[tuple[str, nn.Module, Literal["input", "output", "call"]]]:
-    """Where to hook for what: (name, module, which side of it)."""
-    wanted = set(record)
-    sites: list[tuple[str, nn.Module, Literal["input", "output", "call"]]] = []
-    if wanted & {"scores", "map"}:
-        sites.append(("call", block.attention, "call"))
-        wanted |= {"q", "k"}
-    if "attention_output" in wanted:
-        if block.parallel:
-            sites.append(("input", block.module, "input"))
-            wanted |= {"mha"}
-        else:
-            side: Literal["input", "output"] = "input" if block.family.pre_norm else "output"
-            norm = block.ffn_norm if block.family.pre_norm else block.attention_norm
-            sites.append(("attention_output", norm, side))
-    if "context" in wanted:
-        sites.append(("context", block.output.module, "input"))
-    if "output" in wanted:
-        sites.append(("output", _last_module(anatomy, block), "output"))
-    modules = {
-        "q": block.query.module,
-        "k": block.key.module,
-        "v": block.value.module,
-        "mha": block.output.module,
-        "ffn": block.down.module,
-    }
-    sites.extend((name, module, "output") for name, module in modules.items() if name in wanted)
-    return sites
-
-
-def _last_module(anatomy: Anatomy, block: Block) -> nn.Module:
-    path = anatomy.family.first_block_output
-    if block.index == 0 and path is not None:
-        return find(anatomy.base, path) or block.module
-    return block.module
-
-
-def _keep_input(taps: Taps, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    taps._keep(layer, name, _first(args, kwargs))
-
-
-def _keep_output(taps: Taps, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-    taps._keep(layer, name, output[0] if isinstance(output, tuple) else output)
-
-
-def _keep_call(taps: Taps, layer: int, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
-    bound = _signature(type(module).forward).bind_partial(module, *args, **kwargs).arguments
-    call = {**bound, **bound.get("kwargs", {})}
-    past = call.get("past_key_values", call.get("layer_past"))
-    # The cache grows as the forward goes on, so its length is read before the block adds to it.
-    call["past_length"] = 0 if past is None else past.get_seq_length(taps.anatomy.blocks[layer].index)
-    taps._keep(layer, name, call)
-
-
-_KEEPERS: dict[str, Callable[..., None]] = {"input": _keep_input, "output": _keep_output, "call": _keep_call}
-
-
-@cache
-def _signature(forward: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(forward)
-
-
-def _first(args: Any, kwargs: Any) -> Any:
-    return args[0] if args else kwargs["hidden_states"]
 
 
 def _layers(layers: int | Iterable[int] | Literal["all"], count: int) -> tuple[int, ...]:
