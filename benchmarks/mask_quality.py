@@ -32,7 +32,7 @@ TASKS: dict[str, tuple[str, int, int]] = {
 }
 METHODS: dict[str, Any] = {"finetune": finetune, "mask": mask}
 #: Rates tried for each; where the best lies on the border, the next one beyond it is tried too.
-RATES = {"finetune": (1e-4, 2e-4, 4e-4, 8e-4), "mask": (2e-3, 4e-3, 8e-3, 1.6e-2)}
+RATES = {"finetune": (5e-5, 1e-4, 2e-4, 4e-4), "mask": (2e-3, 4e-3, 8e-3, 1.6e-2)}
 #: Masks are put on all blocks: taggers need the lower ones too.
 BLOCKS = "0-"
 #: Masks that make the model faster, on SST-2.
