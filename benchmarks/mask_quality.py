@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 
 class Work(NamedTuple):
-    """How a task is trained: folder of its data, optimizer steps, texts of a batch, their length in tokens."""
+    """How a task is trained: folder of its data, optimizer steps, texts of a batch, their length, blocks to mask."""
 
     folder: str
     steps: int
     batch: int
     length: int
+    blocks: str = "2-"
 
 
 TASKS: dict[str, Work] = {
@@ -36,13 +37,11 @@ TASKS: dict[str, Work] = {
     "rte": Work("rte", 400, 16, 64),
     "cola": Work("cola", 800, 32, 32),
     "ag_news": Work("ag_news", 200, 32, 48),
-    "ud-pos": Work("ud-english-ewt", 250, 32, 64),
-    "ncbi-ner": Work("ner-NCBI-disease", 400, 32, 64),
+    "ud-pos": Work("ud-english-ewt", 250, 32, 64, "0-"),
+    "ncbi-ner": Work("ner-NCBI-disease", 400, 32, 64, "0-"),
 }
 METHODS: dict[str, Any] = {"finetune": finetune, "mask": mask}
 RATES = {"finetune": (1e-4, 2e-4, 4e-4), "mask": (2e-3, 4e-3, 8e-3)}
-#: Masks are put on all blocks: taggers need the lower ones too.
-BLOCKS = "0-"
 #: Masks that make the model faster, on SST-2.
 STRUCTURED: dict[str, dict[str, Any]] = {
     "single weights": {},
@@ -72,9 +71,9 @@ class Bench:
         return self.runs[key]
 
     def _train(self, method: str, task: str, **settings: Any) -> dict[str, Any]:
-        folder, _, batch, length = TASKS[task]
+        folder, _, batch, length, blocks = TASKS[task]
         if method == "mask":
-            settings["blocks"] = BLOCKS
+            settings = {"blocks": blocks, **settings}
         speed: bool = settings.pop("speed", False)
         if self.arguments.tiny:
             settings.update(max_steps=2, limit=16)
@@ -131,7 +130,8 @@ class Bench:
         """Masks over neurons and heads: what they reach and how fast the model is that they leave."""
         rows = {}
         steps = TASKS["sst2"].steps
-        for name, settings in STRUCTURED.items():
+        for name, given in STRUCTURED.items():
+            settings = {"blocks": "0-", **given}
             rows[name] = self.run("mask", "sst2", 4e-3, 0, steps, label=f" {name}", speed=True, **settings)
         whole = rows["single weights"]["latency_ms"]
         self.known["structured"] = {
