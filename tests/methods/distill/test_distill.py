@@ -93,6 +93,7 @@ def test_a_start_from_the_teacher_keeps_its_end(place):
         ({"embedding": 8}, {"qq", "kk", "vv"}),
         ({"bf16": True}, {"qq", "kk", "vv"}),
         ({"teacher_dtype": "bfloat16", "pooled": "mean"}, {"qq", "kk", "vv", "pooled"}),
+        ({"teacher_dtype": "float16"}, {"qq", "kk", "vv"}),
         ({"teacher_dtype": "bfloat16", "objective": "minilm-v1"}, {"map", "vv"}),
         ({"teacher_dtype": "bfloat16", "objective": "hidden-states"}, {"hidden"}),
         ({"accumulation": 2}, {"qq", "kk", "vv"}),
@@ -173,6 +174,8 @@ def test_teachers_that_see(family, dtype, tmp_path):
     settings = {**QUICK, "max_length": None, "hidden": 24, "heads": 3, "relation_heads": 4, "max_steps": 20, "lr": 5e-3}
     settings = {name: value for name, value in settings.items() if value is not None}
     settings = {**settings, "teacher": tmp_path / "teacher", "teacher_dtype": dtype, "out": tmp_path / "out"}
+    if dtype == "bfloat16":
+        settings |= {"teacher_layer": "auto", "probe_steps": 1}  # trials look at the teacher's embeddings too
     result = slimformer.distill(corpus=[str(tmp_path / "pictures")], **settings)
     assert learned(result) > 0.02
     assert Anatomy.of(hf.AutoModel.from_pretrained(tmp_path / "out")).hidden == 24

@@ -64,16 +64,11 @@ class Distillation:
         device = next(iter(inputs.values())).device
         if next(self.teacher.parameters()).device != device:
             self.teacher.to(device)
-        seen = self._run(inputs) if self.cache is None else self.cache.get(inputs, lambda: self._run(inputs))
+        seen: Seen = (
+            self.teacher(**inputs) if self.cache is None else self.cache.get(inputs, lambda: self.teacher(**inputs))
+        )
         # Losses are computed in the student's precision, whatever the teacher's is.
         return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in seen.items()}
-
-    def _run(self, inputs: dict[str, Any]) -> Seen:
-        """What the teacher sees, in its own precision."""
-        if "pixel_values" in inputs:
-            pixels = inputs["pixel_values"].to(next(self.teacher.parameters()).dtype)
-            inputs = {**inputs, "pixel_values": pixels}
-        return self.teacher(**inputs)  # type: ignore[no-any-return]
 
 
 def freeze_unused(student: Watched, objective: Distillation, inputs: dict[str, Any]) -> list[str]:

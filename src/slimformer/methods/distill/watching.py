@@ -57,6 +57,8 @@ class Watched(nn.Module):
         """What was asked for, by name."""
         if Anatomy.of(self.model).family.causal:
             inputs = {"use_cache": False, **inputs}
+        if "pixel_values" in inputs:
+            inputs = {**inputs, "pixel_values": inputs["pixel_values"].to(self.model.dtype)}
         record = cast("list[Name]", [name for name in self.names if name not in WHOLE])
         outputs: Any = None
         with Taps(self.model, self.block if record else (), record) as taps:
