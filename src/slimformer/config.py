@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Config(BaseModel):
         if missing:
             *rest, last = (f"`--{name.replace('_', '-')}`" for name in missing)
             flags = f"{', '.join(rest)} and {last}" if rest else last
-            raise ConfigError(f"{flags} must be given, as a flag or in the config file")
+            raise UsageError(f"{flags} must be given, as a flag or in the config file")
 
 
 def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = False) -> str:

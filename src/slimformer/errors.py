@@ -48,6 +48,10 @@ class ConfigError(SlimformerError):
     """A setting is unknown, impossible or missing."""
 
 
+class UsageError(ConfigError):
+    """A setting that has to be given is missing."""
+
+
 class TrainingError(SlimformerError):
     """A run cannot start, go on or be resumed."""
 

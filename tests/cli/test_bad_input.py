@@ -87,7 +87,9 @@ def test_bad_flags(name, base, data, tmp_path, temporary, monkeypatch):
 def test_what_must_be_given(missing, base, data, tmp_path):
     given = {"--model": base, "--task": "classification", "--data": data, "--out": tmp_path / "out"}
     del given[missing]
-    runs.run("finetune", *(part for item in given.items() for part in item)).refused(f"`{missing}` must be given")
+    runs.run("finetune", *(part for item in given.items() for part in item)).refused(
+        f"`{missing}` must be given", code=2
+    )
     assert not runs.listing(tmp_path)
 
 

@@ -44,7 +44,7 @@ def test_people_get_one_line(artifact, data):
 
 
 def test_data_has_to_be_given(artifact):
-    runs.run("evaluate", artifact).refused("`--data` must be given")
+    runs.run("evaluate", artifact).refused("`--data` must be given", code=2)
 
 
 def test_other_splits(artifact, more_data):
@@ -130,7 +130,7 @@ def test_a_plain_checkpoint_without_a_head(base, data):
     runs.run("evaluate", base, "--task", "language-modelling", "--data", data).refused(
         "has no trained head", "BertForMaskedLM"
     )
-    runs.run("evaluate", base, "--data", data).refused("`--task` must be given")
+    runs.run("evaluate", base, "--data", data).refused("`--task` must be given", code=2)
     runs.run("evaluate", "/nowhere", "--task", "sst2", "--data", data).refused("no folder at `/nowhere`")
 
 

@@ -25,6 +25,15 @@ def test_nothing_is_left_of_a_failure(tmp_path):
     assert runs.listing(tmp_path) == set()
 
 
+def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path):
+    left = tmp_path / ".model.onnx.tmp-01234567"
+    left.mkdir()
+    (left / "model.onnx").write_bytes(b"half")
+    with staged(tmp_path / "model.onnx") as draft:
+        draft.write_bytes(b"whole")
+    assert runs.listing(tmp_path) == {"model.onnx"}
+
+
 def test_what_is_there_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"old")

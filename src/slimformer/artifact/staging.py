@@ -1,7 +1,7 @@
-"""Writing a folder so that it is there completely or not at all.
+"""Writing a folder or a file so that it is there completely or not at all.
 
-The folder is filled under a hidden name beside its target, synced to disk and renamed. What a crash
-leaves behind is a hidden folder, which the next save to the same target removes.
+It is made in a hidden folder beside its target, synced to disk and renamed. What a crash leaves behind is that hidden
+folder, which the next save to the same target removes.
 """
 
 from __future__ import annotations
@@ -38,21 +38,32 @@ def staging(folder: str | Path, *, needed: int, overwrite: bool = False) -> Iter
     """
     target = Path(folder).expanduser().resolve()
     _check_target(target, overwrite)
-    stage = target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
-    lock = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(target, "tmp")
-        _check_space(target, needed)
-        stage.mkdir()
-        lock = _lock(stage)
-        yield stage
-        _sync(stage)
-        _publish(stage, target, overwrite)
+        with hidden_folder(target) as stage:
+            _check_space(target, needed)
+            yield stage
+            _sync(stage)
+            _publish(stage, target, overwrite)
     except SlimformerError:
         raise
     except Exception as error:
         raise _explain(error, target, needed) from error
+
+
+@contextmanager
+def hidden_folder(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside `target`, gone when the block ends, whatever happens in it.
+
+    What killed processes left of such folders goes first.
+    """
+    _remove_leftovers(target, "tmp")
+    stage = target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
+    lock = None
+    try:
+        stage.mkdir()
+        lock = _lock(stage)
+        yield stage
     finally:
         # After an overwrite the former artifact lies here.
         shutil.rmtree(stage, ignore_errors=True)

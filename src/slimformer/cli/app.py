@@ -9,7 +9,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
-from slimformer.errors import ConfigError, SlimformerError
+from slimformer.errors import ConfigError, SlimformerError, UsageError
 
 #: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
 COMMANDS = {
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
         command = f"slimformer {tokens[0]}" if tokens and tokens[0] in COMMANDS else "slimformer"
         _fail(_plain(error), 2, debug, hint=f"; `{command} --help` lists what there is")
     except SlimformerError as error:
-        _fail(error, 1, debug)
+        _fail(error, 2 if isinstance(error, UsageError) else 1, debug)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

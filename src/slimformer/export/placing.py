@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimformer.artifact.staging import sync
+from slimformer.artifact.staging import hidden_folder, sync
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ def staged(path: Path) -> Iterator[Path]:
     """Give a place to write a file of the same name; move it to its target when the block ends without an error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{path.name}.tmp-", dir=path.parent) as folder:
-            draft = Path(folder) / path.name
+        with hidden_folder(path) as folder:
+            draft = folder / path.name
             yield draft
             _publish(draft, path)
     except OSError as error:
