@@ -90,6 +90,8 @@ class Bench:
     def float_model(self, task: str, seed: int) -> Path:
         """The fine-tuned model, trained unless it waits from before."""
         folder = self.work / f"{task}-{seed}"
+        if (folder / "slimformer.json").exists():
+            return folder
         steps = 2 if self.arguments.tiny else TASKS[task].finetuning
         every = max(1, steps // 2)
         finetune(
@@ -138,34 +140,54 @@ class Bench:
         keep(
             "quantize_quality",
             self.arguments,
-            {"scale": self.scale, "table": table(self.runs), "targets": TARGETS, "runs": self.runs},
+            {"scale": self.scale, **tables(self.runs), "targets": TARGETS, "runs": self.runs},
         )
 
 
-def table(runs: dict[str, Any]) -> dict[str, Any]:
-    """Task by task: mean and deviation over seeds of each variant, and points lost against the float model."""
-    rows: dict[str, Any] = {}
+def tables(runs: dict[str, Any]) -> dict[str, Any]:
+    """Variants on all tasks, and those that were measured on one task beside what they compare with."""
+    points: dict[str, dict[str, dict[int, float]]] = {}
     for key, run in runs.items():
-        task, _, variant = key.split("/")
-        rows.setdefault(task, {}).setdefault(variant, []).append(100 * run["metrics"][TASKS[task].metric])
-    means = {task: {name: statistics.mean(values) for name, values in row.items()} for task, row in rows.items()}
-    shown: dict[str, Any] = {
-        task: {
-            name: {
-                "mean": round(means[task][name], 2),
-                "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
-                "seeds": len(values),
-                "lost": round(means[task][FLOAT] - means[task][name], 2) if FLOAT in row else None,
+        task, seed, variant = key.split("/")
+        points.setdefault(variant, {}).setdefault(task, {})[int(seed)] = 100 * run["metrics"][TASKS[task].metric]
+    everywhere = {name: row for name, row in points.items() if set(row) == set(TASKS)}
+    alone = {task: [name for name, where in ONLY_ON.items() if where == task] for task in dict.fromkeys(ONLY_ON.values())}
+    return {
+        "all_tasks": {
+            name: {**{task: _mean(row[task]) for task in TASKS}, **_summary(_averages(row), everywhere.get(FLOAT))}
+            for name, row in everywhere.items()
+        },
+        **{
+            f"{task}_alone": {
+                name: _summary(points[name][task], {task: points[FLOAT][task]})
+                for name in (FLOAT, *VARIANTS)
+                if task in points.get(name, {}) and (name in (FLOAT, "map+output", "auto") or name in names)
             }
-            for name, values in row.items()
-        }
-        for task, row in rows.items()
+            for task, names in alone.items()
+            if task in points.get(FLOAT, {})
+        },
     }
-    everywhere = [name for name in (ROUNDED, *VARIANTS) if all(name in row for row in rows.values())]
-    shown["average lost"] = {
-        name: round(statistics.mean(row[FLOAT] - row[name] for row in means.values()), 2) for name in everywhere
+
+
+def _averages(row: dict[str, dict[int, float]]) -> dict[int, float]:
+    """For each seed that all tasks have, the average over the tasks."""
+    seeds = set.intersection(*(set(values) for values in row.values()))
+    return {seed: statistics.mean(values[seed] for values in row.values()) for seed in sorted(seeds)}
+
+
+def _summary(values: dict[int, float], floats: dict[str, dict[int, float]] | None) -> dict[str, Any]:
+    """Mean and deviation over seeds, and how much is lost against the float models of the same seeds."""
+    lost = [] if floats is None else [_averages(floats)[seed] - value for seed, value in values.items()]
+    return {
+        "mean": _mean(values),
+        "deviation": round(statistics.stdev(values.values()), 2) if len(values) > 1 else 0.0,
+        "seeds": len(values),
+        "lost": round(statistics.mean(lost), 2) if lost else None,
     }
-    return shown
+
+
+def _mean(values: dict[int, float]) -> float:
+    return round(statistics.mean(values.values()), 2)
 
 
 def main() -> None:
