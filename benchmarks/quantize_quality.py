@@ -151,7 +151,6 @@ def tables(runs: dict[str, Any]) -> dict[str, Any]:
         task, seed, variant = key.split("/")
         points.setdefault(variant, {}).setdefault(task, {})[int(seed)] = 100 * run["metrics"][TASKS[task].metric]
     everywhere = {name: row for name, row in points.items() if set(row) == set(TASKS)}
-    alone = {task: [name for name, where in ONLY_ON.items() if where == task] for task in dict.fromkeys(ONLY_ON.values())}
     return {
         "all_tasks": {
             name: {**{task: _mean(row[task]) for task in TASKS}, **_summary(_averages(row), everywhere.get(FLOAT))}
@@ -161,9 +160,9 @@ def tables(runs: dict[str, Any]) -> dict[str, Any]:
             f"{task}_alone": {
                 name: _summary(points[name][task], {task: points[FLOAT][task]})
                 for name in (FLOAT, *VARIANTS)
-                if task in points.get(name, {}) and (name in (FLOAT, "map+output", "auto") or name in names)
+                if task in points.get(name, {}) and (name in (FLOAT, "map+output", "auto") or ONLY_ON.get(name) == task)
             }
-            for task, names in alone.items()
+            for task in dict.fromkeys(ONLY_ON.values())
             if task in points.get(FLOAT, {})
         },
     }
