@@ -7,6 +7,7 @@ before anything heavy starts.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PretrainedConfig, PreTrainedModel
 
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
@@ -123,25 +126,34 @@ def load_model(
         settings: What the model's config has to be told.
     """
     import torch
-    from transformers.utils import logging
 
     if new_head or _calls_base_differently(name, model_class):
         return _load_under_new_head(name, model_class, settings)
     source = resolve(name)
+    try:
+        with _silence():
+            model, info = model_class.from_pretrained(
+                source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **settings
+            )
+    except Exception as error:
+        raise CheckpointError(f"weights of `{name}` cannot be loaded: {_reason(error)}; check the folder") from error
+    _check_loaded(name, model, info, whole)
+    return cast("PreTrainedModel", model)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep Transformers from speaking of what is expected here."""
+    from transformers.utils import logging
+
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        model, info = model_class.from_pretrained(
-            source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **settings
-        )
-    except Exception as error:
-        raise CheckpointError(f"weights of `{name}` cannot be loaded: {_reason(error)}; check the folder") from error
+        yield
     finally:
         logging.set_verbosity(verbosity)
         logging.enable_progress_bar()
-    _check_loaded(name, model, info, whole)
-    return cast("PreTrainedModel", model)
 
 
 def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any]) -> PreTrainedModel:
@@ -149,7 +161,8 @@ def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str,
     from transformers import AutoConfig
 
     base = load_model(name, _stored_class(load_config(name)))
-    config = AutoConfig.from_pretrained(resolve(name), **settings)
+    with _silence():  # of labels that are about to be others
+        config = AutoConfig.from_pretrained(resolve(name), **settings)
     model = model_class.from_config(config, dtype=torch.float32)
     # One head may have a pooler that the other does without.
     model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)

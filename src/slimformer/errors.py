@@ -49,7 +49,7 @@ class ConfigError(SlimformerError):
 
 
 class UsageError(ConfigError):
-    """A setting that has to be given is missing."""
+    """A setting is missing, or has a value it never takes."""
 
 
 class TrainingError(SlimformerError):

@@ -232,6 +232,11 @@ def test_questions_that_make_no_sense(bank, question):
         bank.predict({"classification": [question]})
 
 
+def test_one_text_instead_of_a_list(bank):
+    with pytest.raises(DataError, match="the questions to task `classification` are one text, `good`; give a list"):
+        bank.predict({"classification": "good"})
+
+
 def test_merging_out_of_the_bank(shelf, bank, tmp_path):
     bank.merge("classification", tmp_path / "plain")
     plain = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "plain").state_dict()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -60,7 +62,7 @@ FLAGS = {
     "batch not a number": (["--batch-size", "many"], 2, ["--batch-size", "many"]),
     "negative rate": (["--lr", "-1"], 2, ["`--lr` is `-1`"]),
     "rate not finite": (["--lr", "nan"], 2, ["lr", "finite"]),
-    "batch that cannot be split": (["--accumulation", "3"], 1, ["`batch_size` 8", "multiple of 3"]),
+    "batch that cannot be split": (["--accumulation", "3"], 1, ["`--batch-size` 8", "multiple of 3"]),
     "unknown flag": (["--batchsize", "8"], 2, ["--batchsize"]),
     "unknown schedule": (["--schedule", "square"], 2, ["schedule", "square"]),
     "another kind of task": (["--task", "image-classification"], 1, ["model for texts", "is about images"]),
@@ -91,6 +93,20 @@ def test_what_must_be_given(missing, base, data, tmp_path):
         f"`{missing}` must be given", code=2
     )
     assert not runs.listing(tmp_path)
+
+
+def test_an_interrupted_run_says_how_to_go_on(base, data, tmp_path):
+    flags = ["--model", base, "--task", "classification", "--data", data, "--out", tmp_path / "out"]
+    command = runs.in_a_process("finetune", *flags, "--max-steps", 100_000, "--save-every", 2)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not (tmp_path / "out.training" / "checkpoint-2").exists():
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.endswith("interrupted; the same command with `--resume` goes on where it was\n")
+    assert "Traceback" not in err
 
 
 YAML = {

@@ -41,19 +41,28 @@ def test_threads_are_restored(artifact):
     [
         (["--batch", "0"], "`--batch` is `0`"),
         (["--length", "8,x"], "`--length` is `8,x`"),
-        (["--length", "65"], "`--length` is `65`, but the model has 64 positions"),
         (["--threads", "0"], "`--threads` is `0`"),
         (["--seconds", "-1"], "`--seconds` is `-1.0`"),
         (["--seconds", "nan"], "`--seconds` is `nan`"),
+    ],
+)
+def test_wrong_usage(artifact, flags, message):
+    runs.run("bench", artifact, *flags).refused(message, code=2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--length", "65"], "`--length` is `65`, but the model has 64 positions"),
         (["--device", "moon"], "`--device` is `moon`"),
     ],
 )
-def test_bad_flags(artifact, flags, message):
+def test_what_cannot_be_done(artifact, flags, message):
     runs.run("bench", artifact, *flags).refused(message)
 
 
 def test_wrong_models(tmp_path):
-    runs.run("bench").refused("no model given")
+    runs.run("bench").refused("no model given", code=2)
     runs.run("bench", "minilmm").refused("`minilmm` is no folder here")
     runs.run("bench", tmp_path / "nowhere").refused("no folder at")
     runs.run("bench", tmp_path).refused("has no config.json")

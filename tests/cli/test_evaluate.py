@@ -47,6 +47,10 @@ def test_data_has_to_be_given(artifact):
     runs.run("evaluate", artifact).refused("`--data` must be given", code=2)
 
 
+def test_a_folder_that_is_not_there_is_told_first(artifact, tmp_path):
+    runs.run("evaluate", tmp_path / "artefact").refused("no folder at", "artefact")
+
+
 def test_other_splits(artifact, more_data):
     shutil.copy(more_data / "train.tsv", more_data / "test.tsv")
     metrics = [

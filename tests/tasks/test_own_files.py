@@ -150,7 +150,7 @@ def test_the_label_list_of_a_trained_model_is_kept(write):
     path = write("test.tsv", tsv([("a", "1"), ("b", "3")]))
     assert get_task("classification").load(path, ["test"], labels=["3", "2", "1"])["test"][0]["label"] == 2
     with pytest.raises(
-        DataError, match=r"test.tsv` line 3: label `3` is not one of `0`, `1`, the labels of the label list"
+        DataError, match=r"test.tsv` line 3: label `3` is not one of `0`, `1`, the labels of the model or task"
     ):
         get_task("classification").load(path, ["test"], labels=["0", "1"])
     with pytest.raises(DataError, match="label `0` is in the label list twice"):
@@ -210,7 +210,9 @@ def test_only_the_splits_asked_for_are_read(write, tmp_path):
 
 
 def test_unknown_tasks_and_endings(write):
-    with pytest.raises(DataError, match=r"task `sst3` is not known; give one of: .*classification.*sst2"):
+    with pytest.raises(
+        DataError, match=r"task `sst3` is not known \(do you mean `sst2`\?\); give one of: .*classification.*sst2"
+    ):
         get_task("sst3")
     assert get_task("SQuAD-v2").name == "squad_v2"
     with pytest.raises(

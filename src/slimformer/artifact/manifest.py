@@ -152,8 +152,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise ArtifactError(f"no folder at `{folder}`; give the folder of an artifact{_interrupted(path.parent)}")
     if not path.is_file():
         raise ArtifactError(
-            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; a plain checkpoint is found by "
-            "`slimformer.checkpoint.resolve` and loaded by `from_pretrained` of transformers"
+            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; give a folder that slimformer wrote"
         )
     size = path.stat().st_size
     if size > MAX_BYTES:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from slimformer.bank.mixing import Stretch, UnmixableError, head_on, run_mixed
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, DataError
 from slimformer.evaluation import item_length
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ def predict(
         batch_size: Rows per forward.
         raw: Give what the heads give, item by item, instead of answers.
     """
+    for name, questions in requests.items():
+        if isinstance(questions, str | bytes):
+            raise DataError(f"the questions to task `{name}` are one text, `{questions[:40]!s}`; give a list of texts")
     asked = {name: _answerer(name, tasks[name]).ask(questions) for name, questions in requests.items() if questions}
     found: dict[Row, Any] = {}
     mixed = [name for name in asked if _mixes(tasks[name])]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
-from slimformer.errors import ConfigError, SlimformerError, UsageError
+from slimformer.cli.failing import fail, in_our_words
+from slimformer.errors import SlimformerError, UsageError
 
 #: Command → (where it lives, its line in the list of commands). Nothing is imported before it is called.
 COMMANDS = {
@@ -41,6 +41,9 @@ COMMANDS = {
     ),
 }
 
+#: Commands that keep what they have done when they are interrupted.
+RESUMABLE = ("finetune", "distill", "mask", "quantize")
+
 app = App(
     name="slimformer",
     help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
@@ -49,6 +52,7 @@ app = App(
     # `--corpus a.txt b.txt`: a flag with several values takes all that follow it.
     default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
     result_action="return_value",
+    suppress_keyboard_interrupt=False,
 )
 for _name, (_target, _help) in COMMANDS.items():
     app.command(_target, name=_name, help=_help)
@@ -61,37 +65,21 @@ def main(arguments: list[str] | None = None) -> None:
     tokens = [token for token in tokens if token != "--debug"]
     # Its retries would bury our one line; what finally went wrong reaches us as an exception.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
+    by_flags = "--config" not in tokens
     try:
         app(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = f"slimformer {tokens[0]}" if tokens and tokens[0] in COMMANDS else "slimformer"
-        _fail(_plain(error), 2, debug, hint=f"; `{command} --help` lists what there is")
+        fail(in_our_words(error), 2, debug, hint=f"; `{command} --help` lists what there is")
     except SlimformerError as error:
-        _fail(error, 2 if isinstance(error, UsageError) else 1, debug)
+        fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags)
     except KeyboardInterrupt:
+        hint = "; the same command with `--resume` goes on where it was" if tokens and tokens[0] in RESUMABLE else ""
+        sys.stderr.write(f"interrupted{hint}\n")
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output has gone; leave quietly, as `head` expects.
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
-        _fail(error, 1, debug, hint=f" ({type(error).__name__}, unexpected; `--debug` shows where)")
-
-
-def _plain(error: CycloptsError) -> Exception:
-    """What pydantic found wrong with a setting, in our words; other usage errors as they are."""
-    from pydantic import ValidationError
-
-    from slimformer.config import Config, explain
-
-    cause = error.__cause__ or error.__context__
-    return ConfigError(explain(cause, Config, flags=True)) if isinstance(cause, ValidationError) else error
-
-
-def _fail(error: Exception, code: int, debug: bool, hint: str = "") -> NoReturn:
-    if debug:
-        raise error
-    message = " ".join(str(error).split())
-    message = message if message.endswith("...") else message.rstrip(".")
-    sys.stderr.write(f"error: {message}{hint}\n")
-    sys.exit(code)
+        fail(error, 1, debug, hint=f" ({type(error).__name__}, unexpected; `--debug` shows where)")

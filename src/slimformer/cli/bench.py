@@ -7,7 +7,7 @@ from typing import Any
 
 from slimformer.cli.flags import Json
 from slimformer.cli.output import human_bytes, print_json, print_table
-from slimformer.errors import ConfigError
+from slimformer.errors import UsageError
 
 
 def bench_models(
@@ -34,11 +34,11 @@ def bench_models(
     from slimformer.bench import bench
 
     if not models:
-        raise ConfigError("no model given; name at least one artifact, folder, Hub name or alias")
+        raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")
     if threads is not None and threads < 1:
-        raise ConfigError(f"`--threads` is `{threads}`; give 1 or more")
+        raise UsageError(f"`--threads` is `{threads}`; give 1 or more")
     if not 0 <= seconds < math.inf:
-        raise ConfigError(f"`--seconds` is `{seconds}`; give 0 or more")
+        raise UsageError(f"`--seconds` is `{seconds}`; give 0 or more")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
     results = [bench(model, shapes, threads=threads, seconds=seconds, device=device, base=base) for model in models]
     if as_json:
@@ -51,7 +51,7 @@ def _numbers(flag: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
         if not part.isdecimal() or int(part) < 1:
-            raise ConfigError(f"`--{flag}` is `{text}`; give whole numbers from 1, joined by commas")
+            raise UsageError(f"`--{flag}` is `{text}`; give whole numbers from 1, joined by commas")
     return [int(part) for part in parts]
 
 

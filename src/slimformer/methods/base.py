@@ -70,13 +70,18 @@ def head_classes(name: str, config: PretrainedConfig, task: Task) -> tuple[str, 
     return tuple(each.__name__ for each in (classes if isinstance(classes, tuple) else (classes,)))
 
 
-def check_trainable(name: str, config: PretrainedConfig, task: Task) -> None:
-    """Refuse, before any work, a task that cannot be trained or that the base has no head for."""
-    head_classes(name, config, task)
+def refuse_mask(name: str) -> None:
+    """Refuse the folder of a mask where weights are needed."""
     if (Path(name).expanduser() / MASK).is_file():
         raise CheckpointError(
             f"`{name}` is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
         )
+
+
+def check_trainable(name: str, config: PretrainedConfig, task: Task) -> None:
+    """Refuse, before any work, a task that cannot be trained or that the base has no head for."""
+    head_classes(name, config, task)
+    refuse_mask(name)
     if getattr(config, "quantization_config", None) is not None:
         raise CheckpointError(
             f"`{name}` holds quantized weights, which are not trained on; give the float model it was made from"

@@ -51,10 +51,10 @@ def evaluate_on_task(
     if batch_size < 1:
         raise ConfigError(f"`--batch-size` is `{batch_size}`; give 1 or more")
     trained_for = artifact.read_manifest(name).task if is_artifact(name) else None
+    config = read_base(str(name))
     options = _completed(options, trained_for)
     assert options.task is not None
     task = get_task(options.task)
-    config = read_base(str(name))
     architectures = head_classes(str(name), config, task)
     _check_architecture(name, config, task, architectures)
     labels = trained_for.labels if trained_for is not None else _head_labels(config, task.preset.labels)

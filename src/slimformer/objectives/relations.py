@@ -12,7 +12,7 @@ from slimformer.errors import ObjectiveError
 from slimformer.objectives.visibility import hidden_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 #: All ordered pairs of queries, keys and values.
 ALL_PAIRS = ("qq", "qk", "qv", "kq", "kk", "kv", "vq", "vk", "vv")
@@ -183,11 +183,11 @@ def _check(
         raise ObjectiveError(
             f"{len(pairs)} relations and {0 if weights is None else len(weights)} weights; give one weight for each"
         )
+    names = sorted({name for pair in pairs for name in pair})
     for side, tensors in (("teacher", teacher), ("student", student)):
-        for name in sorted({name for pair in pairs for name in pair}):
+        for name in names:
             if name not in tensors:
                 raise ObjectiveError(f"the {side} has no `{name}`, which the relations need; record it with taps")
-            check_relation_heads(heads, side, tensors[name].shape[-1])
         for pair in pairs:
             m, n = pair[0], pair[1]
             if tensors[m].shape[-1] != tensors[n].shape[-1]:
@@ -195,16 +195,20 @@ def _check(
                     f"`{m}` of the {side} is {tensors[m].shape[-1]} wide and `{n}` is {tensors[n].shape[-1]}, so they "
                     f"have no relation `{m}{n}`; with grouped queries choose from qq, kk, kv, vk, vv"
                 )
+    check_relation_heads(heads, *([tensors[name].shape[-1] for name in names] for tensors in (teacher, student)))
     shapes = {tuple(tensors[name].shape[:2]) for tensors in (teacher, student) for pair in pairs for name in pair}
     shapes |= set() if attention_mask is None else {tuple(attention_mask.shape)}
     if len(shapes) > 1:
         raise ObjectiveError(f"batches and lengths differ: {sorted(shapes)}; give both models the same tokens")
 
 
-def check_relation_heads(heads: int, side: str, width: int) -> None:
-    """Raise where a width cannot be cut into that many relation heads, listing the numbers that can."""
-    if heads < 1 or width % heads:
-        fitting = ", ".join(str(number) for number in range(1, width + 1) if width % number == 0)
-        raise ObjectiveError(
-            f"`relation_heads` is {heads}, which does not divide the {side}'s width {width}; choose from {fitting}"
-        )
+def check_relation_heads(heads: int, teacher: Iterable[int], student: Iterable[int]) -> None:
+    """Raise where a width of either side cannot be cut into that many relation heads, listing the numbers that fit."""
+    widths = [("teacher", width) for width in teacher] + [("student", width) for width in student]
+    common = math.gcd(*(width for _, width in widths))
+    for side, width in widths:
+        if heads < 1 or width % heads:
+            fitting = ", ".join(str(number) for number in range(1, common + 1) if common % number == 0)
+            raise ObjectiveError(
+                f"`relation_heads` is {heads}, which does not divide the {side}'s width {width}; choose from {fitting}"
+            )

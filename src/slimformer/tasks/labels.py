@@ -66,7 +66,7 @@ def collect(
         found = {label for name in names for example in splits[name] for label in values(example)}
         labels = sorted(found, key=_order)
         _check_count(splits[names[0]], labels)
-    origin = "the label list" if fixed is not None else "train"
+    origin = "the model or task" if fixed is not None else "train"
     for split in splits.values():
         _check_split(split, values, labels, origin)
     return labels

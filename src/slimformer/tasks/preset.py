@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -154,7 +155,9 @@ def preset_of(name: str) -> Preset:
     try:
         return _presets[_key(name)]
     except KeyError:
-        raise DataError(f"task `{name}` is not known; give one of: {', '.join(known())}") from None
+        near = difflib.get_close_matches(name, known(), n=1)
+        meant = f" (do you mean `{near[0]}`?)" if near else ""
+        raise DataError(f"task `{name}` is not known{meant}; give one of: {', '.join(known())}") from None
 
 
 def _key(name: str) -> str:

@@ -308,6 +308,26 @@ def test_what_cannot_be_is_refused_before_work(place, tmp_path, settings, words)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_student_needs_a_size(place, tmp_path):
+    files = ["--teacher", place / "teacher", "--corpus", place / "text.txt", "--out", tmp_path / "out"]
+    run("distill", *files).refused("as large as its teacher; give `--layers`", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_mask_is_no_teacher(place, tmp_path):
+    data = corpus.data_folder(tmp_path / "data", train=8, dev=8)
+    settings = {"model": place / "teacher", "task": "classification", "data": data, "blocks": "0-"}
+    slimformer.mask(**settings, out=tmp_path / "mask", max_steps=1)
+    with pytest.raises(slimformer.errors.CheckpointError, match="is a mask on a base and no checkpoint; merge"):
+        distill(place, teacher=tmp_path / "mask")
+
+
+def test_one_corpus_may_stand_without_a_list(place):
+    assert slimformer.methods.distill.DistillConfig.make({"corpus": place / "text.txt"}).corpus == (
+        str(place / "text.txt"),
+    )
+
+
 def test_other_tokens_are_refused(place, tmp_path):
     corpus.model_folder(tmp_path / "other")
     file = tmp_path / "other" / "tokenizer.json"

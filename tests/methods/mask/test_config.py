@@ -34,6 +34,7 @@ def test_matrices():
     ("settings", "said"),
     [
         ({"blocks": "two"}, r"`blocks` is `two`: give blocks counted from 0"),
+        ({"blocks": "0,4-2"}, r"`blocks` is `0,4-2`: `4-2` runs backwards; give `2-4`"),
         ({"blocks": "1-2-3"}, r"`blocks` is `1-2-3`"),
         ({"matrices": "q,w"}, r"there is no matrix `w`; known: q, k, v, o, ffn-in, ffn-out, pooler, classifier"),
         ({"top_down": 2, "bottom_up": 2}, "`--top-down` and `--bottom-up` both"),

@@ -60,6 +60,18 @@ def test_masks_of_several_seeds(kind, tmp_path):
     assert result.bytes < 1.2 * sum(path.stat().st_size for path in base.glob("*.safetensors"))
 
 
+def test_masks_whose_answers_mean_different_things_are_refused(tmp_path):
+    base = corpus.model_folder(tmp_path / "base")
+    for kind in ("classification", "tagging"):
+        (tmp_path / "data" / kind).mkdir(parents=True)
+        data = generated(kind, tmp_path / "data" / kind)
+        slimformer.mask(model=base, task=kind, data=data, out=tmp_path / kind, **QUICK)
+    with pytest.raises(
+        ConfigError, match=r"classification` answers .* and .*tagging` answers .*; give masks of one task"
+    ):
+        ensemble([tmp_path / "classification", tmp_path / "tagging"], tmp_path / "data" / "classification")
+
+
 def test_no_masks():
     with pytest.raises(ConfigError, match="no mask was given"):
         ensemble([], "data")

@@ -182,6 +182,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path
         ({"stages": 2, "kd": "none"}, "without a teacher"),
         ({"stages": 2, "max_steps": None}, "when the second one begins"),
         ({"first_stage": 3}, "only one"),
+        ({"store": "small", "weights": "4"}, "`store` is `small`, which is for ternary weights, and `weights` is `4`"),
         ({"distil_layers": "some"}, "`distil_layers` is `some`"),
         ({"distil_layers": "7"}, "has 2 blocks"),
         ({"weights": "3"}, "`weights` is `3`"),

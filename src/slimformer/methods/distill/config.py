@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -32,6 +33,13 @@ def _items(value: Any) -> Any:
     return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
+def _several(value: Any) -> Any:
+    """Accept one name as well as a list of them, and paths as text."""
+    if value is None:
+        return None
+    return tuple(str(name) for name in ([value] if isinstance(value, str | PurePath) else value))
+
+
 def _layer(value: Any) -> Any:
     """Say at once what can be given; the parts of a union would each say something else."""
     if isinstance(value, int) or value in LAYERS:
@@ -44,7 +52,7 @@ def _layer(value: Any) -> Any:
 class CorpusOptions(Config):
     """The unlabelled text or images that are learned from."""
 
-    corpus: tuple[str, ...] | None = Field(
+    corpus: Annotated[tuple[str, ...] | None, BeforeValidator(_several)] = Field(
         None, description="Text, JSONL, CSV, TSV or Parquet files, folders of them, a Hub data set; or images."
     )
     text_column: str | None = Field(None, description="Column with the text, in files that have columns.")
@@ -99,7 +107,7 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
     teacher_cache: str | None = Field(
         None, description="Folder to keep what the teacher computed, for runs over the same examples; may grow large."
     )
-    epochs: float | None = Field(None, gt=0, description="Passes over the corpus, instead of `--max-steps`.")
+    epochs: float | None = Field(None, gt=0, description="Passes over the corpus; `--max-steps` wins over it.")
     max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
     batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
     lr: float = Field(6e-4, gt=0, description="Peak learning rate.")

@@ -64,10 +64,8 @@ class Relations:
 
     def maps(self, teacher: Anatomy, student: Anatomy) -> dict[str, nn.Module]:
         """Nothing: relations are of one shape whatever the widths, as long as the heads divide these."""
-        for side, anatomy in (("teacher", teacher), ("student", student)):
-            widths = projection_widths(anatomy)
-            for name in self.names:
-                check_relation_heads(self.heads, side, widths[name])
+        theirs, ours = projection_widths(teacher), projection_widths(student)
+        check_relation_heads(self.heads, [theirs[name] for name in self.names], [ours[name] for name in self.names])
         return {}
 
     def compare(self, teacher: Seen, student: Seen, mask: Tensor | None) -> Loss:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.distill.config import DistillConfig
+from slimformer.methods.distill.shape import SIZES
 from slimformer.methods.manner import configure
 from slimformer.methods.place import check_writable, is_main
 
@@ -29,6 +30,11 @@ def distill(config: DistillConfig | None = None, **settings: Any) -> DistillResu
 
     config, manner = configure(DistillConfig, config, settings)
     config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
+    if config.student is None and not any(getattr(config, name) for name in SIZES):
+        raise UsageError(
+            "the student would be as large as its teacher; give `--layers`, `--hidden`, …, or a checkpoint with "
+            "`--student`"
+        )
     if config.report is not None:
         _check_report(Path(config.report))
     result = run_distillation(config, manner)

@@ -12,7 +12,7 @@ from slimformer import checkpoint
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
-from slimformer.methods.base import read_base
+from slimformer.methods.base import read_base, refuse_mask
 from slimformer.methods.distill.knowledge import (
     HiddenStates,
     MapsAndValues,
@@ -102,6 +102,8 @@ class Setup:
 def set_up(config: DistillConfig) -> Setup:
     """Read and check both models, the cheap things first."""
     assert config.teacher is not None
+    for name in filter(None, (config.teacher, config.student)):
+        refuse_mask(name)
     teacher_config = read_base(config.teacher)
     student = read_base(config.student) if config.student else student_config(teacher_config, _shape(config))
     processor = checkpoint.load_processor(config.teacher)

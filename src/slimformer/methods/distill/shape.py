@@ -11,6 +11,10 @@ from slimformer.config import Config
 Start = Literal["random", "truncate", "spaced"]
 
 
+#: Settings that tell how large a student is.
+SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
+
+
 class StudentShape(Config):
     """How large the student is; what is not given is the teacher's."""
 

@@ -12,6 +12,7 @@ from slimformer.methods.distill.layers import Trial, fixed_layer, halve, winner
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.distill.scoring import PROBED, embed, kept_similarity, score_on_task
 from slimformer.methods.place import is_main
+from slimformer.methods.task_run import show_notes
 from slimformer.tasks import get_task
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
         with tempfile.TemporaryDirectory(prefix="slimformer-") as scratch:
             examples = setup.stream().first(steps * options.batch_size)
             student, _ = learn(setup, layer, short, examples, Path(scratch), quiet=True)
-        return score(student)
+        reached = score(student)
+        if not quiet:
+            show_notes([f"tried block {layer} for {steps} steps: {reached:.4f}"])
+        return reached
 
     trials = halve(list(range(len(teacher.blocks))), setup.config.probe_steps, attempt)
     if is_main():

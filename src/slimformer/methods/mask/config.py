@@ -69,6 +69,9 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
     def _blocks_can_be_read(cls, blocks: str) -> str:
         if not _BLOCKS.fullmatch(blocks.replace(" ", "")):
             raise ValueError("give blocks counted from 0 as `2-`, `1-5` or `0,3,5`")
+        for first, last in re.findall(r"(\d+)-(\d+)", blocks):
+            if int(first) > int(last):
+                raise ValueError(f"`{first}-{last}` runs backwards; give `{last}-{first}`")
         return blocks.replace(" ", "")
 
     @field_validator("matrices")

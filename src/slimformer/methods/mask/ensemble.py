@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from slimformer.artifact import read_manifest
 from slimformer.bank import MaskBank
 from slimformer.bank.answering import softmax
 from slimformer.errors import ConfigError
 from slimformer.methods.mask.measuring import Measure
 from slimformer.methods.task_options import TaskOptions
+from slimformer.tasks import get_task
+from slimformer.tasks.labels import listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+    from slimformer.artifact import TaskRecord
 
     Outputs = NDArray[Any] | tuple[NDArray[Any], ...]
 
@@ -65,7 +70,8 @@ def ensemble(
         options: Fields of `TaskOptions`, where they differ from what the masks were trained with.
     """
     if not folders:
-        raise ConfigError("no mask was given; give the folders of two or more masks of one task")
+        raise ConfigError("no mask was given; give the folders of masks of one task")
+    _check_same_task(folders)
     given = TaskOptions.make({**options, "data": data})
     bank = MaskBank()
     for number, folder in enumerate(folders):
@@ -85,6 +91,24 @@ def ensemble(
         chosen_by,
         memory["base"] + memory["masks"] + memory["heads"],
     )
+
+
+def _check_same_task(folders: Sequence[str | Path]) -> None:
+    """Refuse masks whose answers mean different things."""
+    first, *others = ((folder, read_manifest(folder).task) for folder in folders)
+    for folder, task in others:
+        if _meaning(task) != _meaning(first[1]):
+            names = [f"`{of}` answers {_named(what)}" for of, what in (first, (folder, task))]
+            raise ConfigError(f"{' and '.join(names)}; give masks of one task")
+
+
+def _meaning(task: TaskRecord | None) -> tuple[str, list[str]] | None:
+    return None if task is None else (get_task(task.name).preset.kind, list(task.labels or []))
+
+
+def _named(task: TaskRecord | None) -> str:
+    labels = "" if task is None or not task.labels else f" with {listed(task.labels)}"
+    return "no task" if task is None else f"`{task.name}`{labels}"
 
 
 def _scores(measure: Measure, outputs: Sequence[Outputs]) -> dict[How, float]:

@@ -115,6 +115,8 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
                 f"`granularity` is `{self.granularity}` and `group_size` is `{self.group_size}`; groups, and only "
                 "they, need a size"
             )
+        if self.store == "small" and "ternary" not in (self.weights, self.embedding):
+            raise ValueError(f"`store` is `small`, which is for ternary weights, and `weights` is `{self.weights}`")
         if self.balance == "auto" and len(TERMS[self.kd]) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
         if self.stages == 2 and self.kd == "none":

@@ -1,0 +1,59 @@
+"""How a failure reaches the user: one line that says what happened, the value seen and what to do."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from slimformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from cyclopts import CycloptsError
+
+
+def fail(error: Exception, code: int, debug: bool, *, hint: str = "", by_flags: bool = False) -> NoReturn:
+    """Write a line about an error and exit.
+
+    Args:
+        error: What happened.
+        code: The exit code.
+        debug: Whether to raise the error instead, for its traceback.
+        hint: What to add to the line.
+        by_flags: Whether settings are called by their flags: the error may speak of Python's names.
+    """
+    if debug:
+        raise error
+    message = " ".join(str(error).split())
+    message = message if message.endswith("...") else message.rstrip(".")
+    sys.stderr.write(f"error: {_with_flags(message) if by_flags else message}{hint}\n")
+    sys.exit(code)
+
+
+def in_our_words(error: CycloptsError) -> Exception:
+    """What pydantic found wrong with a setting, in our words; other usage errors as they are."""
+    from pydantic import ValidationError
+
+    from slimformer.config import Config, explain
+
+    cause = error.__cause__ or error.__context__
+    if not isinstance(cause, ValidationError):
+        return error
+    return ConfigError(_with_flags(explain(cause, Config, flags=True)))
+
+
+def _with_flags(message: str) -> str:
+    """A message in which `max_length` is called `--max-length`."""
+    from slimformer.config import Config
+
+    known, kinds = set(), [Config]
+    while kinds:
+        kind = kinds.pop()
+        known |= set(kind.model_fields)
+        kinds += kind.__subclasses__()
+
+    def as_flag(found: re.Match[str]) -> str:
+        return f"`--{found[1].replace('_', '-')}`" if found[1] in known else found[0]
+
+    message = message.replace("overwrite=True", "`--overwrite`")
+    return re.sub(r"`?(?<![\w/.-])([a-z]+(?:_[a-z]+)+)(?![\w/.-])`?", as_flag, message)
