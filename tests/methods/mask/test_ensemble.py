@@ -66,9 +66,7 @@ def test_masks_whose_answers_mean_different_things_are_refused(tmp_path):
         (tmp_path / "data" / kind).mkdir(parents=True)
         data = generated(kind, tmp_path / "data" / kind)
         slimformer.mask(model=base, task=kind, data=data, out=tmp_path / kind, **QUICK)
-    with pytest.raises(
-        ConfigError, match=r"classification` answers .* and .*tagging` answers .*; give masks of one task"
-    ):
+    with pytest.raises(ConfigError, match=r"classification` answers .* and .*tagging` answers .*; give masks of"):
         ensemble([tmp_path / "classification", tmp_path / "tagging"], tmp_path / "data" / "classification")
 
 
