@@ -152,7 +152,8 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise ArtifactError(f"no folder at `{folder}`; give the folder of an artifact{_interrupted(path.parent)}")
     if not path.is_file():
         raise ArtifactError(
-            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; give a folder that slimformer wrote"
+            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; give a folder that slimformer wrote, "
+            "or load a plain checkpoint with transformers"
         )
     size = path.stat().st_size
     if size > MAX_BYTES:
