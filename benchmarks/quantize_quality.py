@@ -36,8 +36,8 @@ class Work(NamedTuple):
 
 TASKS: dict[str, Work] = {
     "sst2": Work("accuracy", 48, 32, 800, 1e-4, 300),
-    "rte": Work("accuracy", 64, 16, 400, 2e-4, 120),
-    "cola": Work("matthews", 32, 32, 600, 2e-4, 200),
+    "rte": Work("accuracy", 128, 16, 800, 1e-4, 120),
+    "cola": Work("matthews", 32, 32, 800, 1e-4, 200),
     "stsb": Work("pearson", 48, 32, 360, 2e-4, 120),
     "mrpc": Work("f1", 64, 16, 500, 2e-4, 120),
 }
