@@ -7,6 +7,7 @@ before anything heavy starts.
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -131,7 +132,7 @@ def load_model(
         return _load_under_new_head(name, model_class, settings)
     source = resolve(name)
     try:
-        with _silence():
+        with quiet():
             model, info = model_class.from_pretrained(
                 source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **settings
             )
@@ -142,18 +143,19 @@ def load_model(
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Keep Transformers from speaking of what is expected here."""
-    from transformers.utils import logging
+def quiet() -> Iterator[None]:
+    """Keep Transformers from reporting and drawing progress; whatever is wrong becomes an error here."""
+    from transformers.utils import logging as reports
 
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity(logging.CRITICAL)
+    reports.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
-        logging.enable_progress_bar()
+        reports.set_verbosity(verbosity)
+        if bars:
+            reports.enable_progress_bar()
 
 
 def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any]) -> PreTrainedModel:
@@ -161,7 +163,7 @@ def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str,
     from transformers import AutoConfig
 
     base = load_model(name, _stored_class(load_config(name)))
-    with _silence():  # of labels that are about to be others
+    with quiet():  # of labels that are about to be others
         config = AutoConfig.from_pretrained(resolve(name), **settings)
     model = model_class.from_config(config, dtype=torch.float32)
     # One head may have a pooler that the other does without.

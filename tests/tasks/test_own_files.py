@@ -210,7 +210,8 @@ def test_only_the_splits_asked_for_are_read(write, tmp_path):
 
 
 def test_unknown_tasks_and_endings(write):
-    with pytest.raises(DataError, match=r"task `sst3` is not known \(do you mean `sst2`\?\); give one of: .*sst2"):
+    known = r"task `sst3` is not known \(do you mean `sst2`\?\); give one of: .*classification.*sst2"
+    with pytest.raises(DataError, match=known):
         get_task("sst3")
     assert get_task("SQuAD-v2").name == "squad_v2"
     with pytest.raises(

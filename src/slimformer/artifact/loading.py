@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +10,10 @@ from slimformer.artifact.guard import check_configs, read_config
 from slimformer.artifact.layout import CONFIG, MASK, find_layout
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.sums import check_files
+from slimformer.checkpoint import quiet
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import torch
     from transformers import PreTrainedModel
 
@@ -135,22 +132,6 @@ def load_processor(folder: Path, *, trust_code: bool = False, base: str | Path |
                     f"check {name} and the installed transformers version"
                 ) from error
     return _processor_of_base(folder, base) if (folder / MASK).is_file() else None
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Transformers from reporting and drawing progress; whatever is wrong becomes an error here."""
-    from transformers.utils import logging as reports
-
-    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
-    reports.set_verbosity(logging.CRITICAL)
-    reports.disable_progress_bar()
-    try:
-        yield
-    finally:
-        reports.set_verbosity(verbosity)
-        if bars:
-            reports.enable_progress_bar()
 
 
 def _loader(folder: Path, config: dict[str, Any], trust_code: bool) -> tuple[Any, dict[str, Any]]:

@@ -11,13 +11,14 @@ from pydantic import ValidationError
 from slimformer.artifact.card import write_card
 from slimformer.artifact.guard import drop_code, read_config
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
-from slimformer.artifact.loading import load_model, load_processor, quiet
+from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain
 from slimformer.artifact.staging import staging
 from slimformer.artifact.sums import sum_file, sum_files
 from slimformer.artifact.weights import count, fingerprint, size, stored_tensors
+from slimformer.checkpoint import quiet
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:

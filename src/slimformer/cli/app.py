@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     tokens = [token for token in tokens if token != "--debug"]
     # Its retries would bury our one line; what finally went wrong reaches us as an exception.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
-    by_flags = "--config" not in tokens
+    by_flags = not any(token.startswith("--config") for token in tokens)
     try:
         app(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:

@@ -116,7 +116,9 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
                 "they, need a size"
             )
         if self.store == "small" and "ternary" not in (self.weights, self.embedding):
-            raise ValueError(f"`store` is `small`, which is for ternary weights, and `weights` is `{self.weights}`")
+            raise ValueError(
+                f"`store` is `small`, which is for ternary weights, and `weights` is `{self.weights}`; leave it out"
+            )
         if self.balance == "auto" and len(TERMS[self.kd]) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
         if self.stages == 2 and self.kd == "none":
