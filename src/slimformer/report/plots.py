@@ -31,7 +31,8 @@ def curves(panels: Sequence[tuple[str, Sequence[Series]]], x_label: str) -> str:
         x_label: Label of the x axis.
     """
     figure, axes = _figure(len(panels))
-    furthest = max(x for _, lines in panels for line in lines for x in line.x)
+    places = [x for _, lines in panels for line in lines for x in line.x]
+    furthest = max(places)
     for axis, (y_label, lines) in zip(axes, panels, strict=True):
         axis.set_xlim(0, furthest * 1.03)
         for colour, line in zip(COLOURS * 9, lines, strict=False):
@@ -39,6 +40,7 @@ def curves(panels: Sequence[tuple[str, Sequence[Series]]], x_label: str) -> str:
             axis.plot(line.x, line.y, color=colour, marker=marker, markersize=4, linewidth=1.8, label=line.name)
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
+        axis.xaxis.get_major_locator().set_params(integer=all(float(x).is_integer() for x in places))
         if len(lines) > 1:
             axis.legend(frameon=False, fontsize=9)
     return _svg(figure)

@@ -84,6 +84,15 @@ def test_dissimilarity(shelf):
         mask_dissimilarity({"one": shelf / "one"})
 
 
+def test_masks_that_training_did_not_change_are_refused(shelf, tmp_path):
+    still = {**QUICK, "model": shelf / "base", "data": shelf / "data", "lr": 1e-12, "max_steps": 1}
+    masks = {str(seed): tmp_path / str(seed) for seed in (0, 1)}
+    for seed, out in masks.items():
+        slimformer.mask(**still, seed=int(seed), out=out)
+    with pytest.raises(ArtifactError, match="training changed no bit of the masks 0 / 1"):
+        mask_dissimilarity(masks)
+
+
 def test_dissimilarity_is_the_formula(shelf):
     """Written out for one block from the files alone, with the start drawn as training draws it."""
     from slimformer.views import uniform_scores

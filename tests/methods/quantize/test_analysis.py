@@ -171,10 +171,11 @@ def test_distances_from_the_teacher(family):
     torch.testing.assert_close(summed, mha, rtol=1e-3, atol=1e-4)
 
 
-def test_largest_eigenvalue_of_a_known_surface():
+@pytest.mark.parametrize("shift", [0.0, 3.0, 40.0], ids=["valley", "saddle", "ridge"])
+def test_largest_eigenvalue_of_a_known_surface(shift):
     torch.manual_seed(2)
     matrix = torch.randn(6, 6, dtype=torch.float64)
-    matrix = matrix @ matrix.mT
+    matrix = matrix @ matrix.mT - shift * torch.eye(6, dtype=torch.float64)
     point = torch.randn(6, dtype=torch.float64, requires_grad=True)
     unused = torch.randn(3, dtype=torch.float64, requires_grad=True)
     loss = 0.5 * point @ matrix @ point

@@ -31,7 +31,8 @@ def mask_dissimilarity(folders: Mapping[str, str | Path]) -> Finding[dict[str, A
     """Compare masks on one base pair by pair, block by block.
 
     For two masks, `s = ‖M1 - M2‖₁ / (‖M1 - M1init‖₁ + ‖M2 - M2init‖₁)` over the bits of a block: 0 where both came
-    to the same mask, 1 where nothing that one changed was changed by the other from the same start.
+    to the same mask, 1 where nothing that one changed was changed by the other from the same start. Blocks in which
+    neither run changed a bit have no such number and are left out.
 
     Args:
         folders: Name → folder of a mask.
@@ -42,11 +43,13 @@ def mask_dissimilarity(folders: Mapping[str, str | Path]) -> Finding[dict[str, A
     data, lines = {}, []
     for (one, (first, first_init)), (other, (second, second_init)) in itertools.combinations(masks.items(), 2):
         pair = f"{one} / {other}"
-        values = {
-            block: _distance(first[block], second[block])
-            / max(1, _distance(first[block], first_init[block]) + _distance(second[block], second_init[block]))
+        changed = {
+            block: _distance(first[block], first_init[block]) + _distance(second[block], second_init[block])
             for block in sorted(first.keys() & second.keys())
         }
+        values = {block: _distance(first[block], second[block]) / bits for block, bits in changed.items() if bits}
+        if not values:
+            raise ArtifactError(f"training changed no bit of the masks {pair} in a block of both; train them longer")
         data[pair] = values
         lines.append(Series(pair, [float(block) for block in values], [*values.values()]))
     svg = curves([("dissimilarity s", lines)], x_label="block")

@@ -10,20 +10,25 @@ from slimformer.report import Figure, Finding, Series, curves
 from slimformer.views.attention import use_attention
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor, nn
+
+    Parts = tuple[Tensor, ...]
 
 
 def largest_eigenvalue(
     loss: Tensor, parameters: Sequence[Tensor], iterations: int = 20, seed: int = 0, tolerance: float = 1e-3
 ) -> float:
-    """Largest eigenvalue, by magnitude, of a loss's Hessian: power iteration on Hessian-vector products.
+    """Largest eigenvalue of a loss's Hessian, the curvature of the steepest valley through this point.
+
+    Power iteration on Hessian-vector products finds the eigenvalue of largest magnitude. If that one is negative (the
+    top of a ridge), the Hessian is shifted by it, and what is largest then is sought.
 
     Args:
         loss: A number with a graph that can be differentiated twice.
         parameters: What it is differentiated by; those it does not depend on count as flat.
-        iterations: Products at most.
+        iterations: Products at most, of each of the two searches.
         seed: Of the vector to start with.
         tolerance: Relative change below which the value counts as found.
     """
@@ -32,22 +37,19 @@ def largest_eigenvalue(
     if not used:
         return 0.0
     weights, slopes = zip(*used, strict=True)
-    generator = torch.Generator().manual_seed(seed)
-    vector = _unit([torch.randn(weight.shape, generator=generator).to(weight) for weight in weights])
-    value = 0.0
-    for _ in range(iterations):
+
+    def shifted_hessian(vector: Parts, shift: float) -> Parts:
         product = torch.autograd.grad(slopes, weights, vector, retain_graph=True, allow_unused=True)
-        product = tuple(
-            torch.zeros_like(weight) if part is None else part for part, weight in zip(product, weights, strict=True)
+        return tuple(
+            -shift * each if part is None else part - shift * each for part, each in zip(product, vector, strict=True)
         )
-        found = float(sum((part * each).sum() for part, each in zip(product, vector, strict=True)))
-        if sum(float(part.square().sum()) for part in product) == 0:
-            return 0.0
-        vector = _unit(product)
-        if abs(found - value) <= tolerance * abs(found):
-            return found
-        value = found
-    return value
+
+    generator = torch.Generator().manual_seed(seed)
+    start = _unit([torch.randn(weight.shape, generator=generator).to(weight) for weight in weights])
+    value = _dominant_eigenvalue(lambda vector: shifted_hessian(vector, 0.0), start, iterations, tolerance)
+    if value >= 0:
+        return value
+    return value + _dominant_eigenvalue(lambda vector: shifted_hessian(vector, value), start, iterations, tolerance)
 
 
 def hessian_spectrum(
@@ -83,6 +85,20 @@ def hessian_spectrum(
     return Finding(data, figure)
 
 
-def _unit(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def _dominant_eigenvalue(times: Callable[[Parts], Parts], vector: Parts, iterations: int, tolerance: float) -> float:
+    """Eigenvalue of largest magnitude of the matrix that `times` multiplies with."""
+    value = 0.0
+    for _ in range(iterations):
+        product = times(vector)
+        found = float(sum((part * each).sum() for part, each in zip(product, vector, strict=True)))
+        if not any(part.any() for part in product):
+            return 0.0
+        if abs(found - value) <= tolerance * abs(found):
+            return found
+        vector, value = _unit(product), found
+    return value
+
+
+def _unit(parts: Sequence[Tensor]) -> Parts:
     norm = torch.stack([part.square().sum() for part in parts]).sum().sqrt()
     return tuple((part / norm).detach() for part in parts)
