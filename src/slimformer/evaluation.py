@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.utils import parametrize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,10 +49,12 @@ def predict(model: nn.Module, data: TaskData, features: Features, processor: Any
     model.eval()
     batches = []
     try:
-        for start in range(0, len(order), batch_size):
-            batch = collate([features[index] for index in order[start : start + batch_size]])
-            batch = {name: value.to(device) for name, value in batch.items()}
-            batches.append(_arrays(data, model(**batch), batch))
+        # Weights seen through views are the same for every batch, so they are computed once.
+        with parametrize.cached():
+            for start in range(0, len(order), batch_size):
+                batch = collate([features[index] for index in order[start : start + batch_size]])
+                batch = {name: value.to(device) for name, value in batch.items()}
+                batches.append(_arrays(data, model(**batch), batch))
     finally:
         model.train(was_training)
     back = np.argsort(order)
