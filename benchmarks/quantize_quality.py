@@ -2,9 +2,9 @@
 
 For each seed and task a float model is fine-tuned, rounded without training, and then quantized with each kind of
 knowledge, all with the same steps. Results are kept after every run, and a run that is there already is not repeated,
-so that an interrupted benchmark goes on where it was. The default size is cut to about 90 minutes on two free cores
-that know bfloat16, with `--bf16`; `--scale 4` trains four times as long, `--full` five times with three seeds. Needs
-the data sets beside the checkout.
+so that an interrupted benchmark goes on where it was. A seed takes about two and a half hours of one core that knows
+bfloat16, with `--bf16`; `--scale 4` trains four times as long, `--full` five times with three seeds. Needs the data
+sets beside the checkout.
 """
 
 from __future__ import annotations
