@@ -1,10 +1,10 @@
 """Ternary MiniLM with 8-bit activations on five tasks: which knowledge helps, and what is lost against the float model.
 
 For each seed and task a float model is fine-tuned, rounded without training, and then quantized with each kind of
-knowledge, all with the same steps. Results are kept after every run, and a run that is there already is not repeated,
-so that an interrupted benchmark goes on where it was. A seed takes about two and a half hours of one core that knows
-bfloat16, with `--bf16`; `--scale 4` trains four times as long, `--full` five times with three seeds. Needs the data
-sets beside the checkout.
+knowledge, all with the same steps but for the rows that are named longer. Results are kept after every run, and a run
+that is there already is not repeated, so that an interrupted benchmark goes on where it was. A seed takes about two
+and a half hours of one core that knows bfloat16, with `--bf16`; `--scale 4` trains four times as long, `--full` five
+times with three seeds. Needs the data sets beside the checkout.
 """
 
 from __future__ import annotations

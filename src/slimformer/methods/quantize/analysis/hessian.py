@@ -23,7 +23,7 @@ def largest_eigenvalue(
     """Largest eigenvalue of a loss's Hessian, the curvature of the steepest valley through this point.
 
     Power iteration on Hessian-vector products finds the eigenvalue of largest magnitude. If that one is negative (the
-    top of a ridge), the Hessian is shifted by it, and what is largest then is sought.
+    top of a ridge), the Hessian is shifted by it, and what is largest then is sought, as exactly as that one is known.
 
     Args:
         loss: A number with a graph that can be differentiated twice.
