@@ -11,6 +11,10 @@ class SlimformerError(Exception):
     """Base of all errors a user can cause and mend."""
 
 
+class RegistryError(SlimformerError):
+    """A method, term, format, kind or way of storing is not known, or its name is taken."""
+
+
 class CheckpointError(SlimformerError):
     """A model name or folder cannot be resolved or read."""
 
