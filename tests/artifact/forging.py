@@ -34,4 +34,9 @@ def sign(folder: Path, **changes: Any) -> None:
     content = json.loads((folder / "slimformer.json").read_bytes())
     del content["sha256"]
     content.update(changes)
-    (folder / "slimformer.json").write_bytes(_canonical({**content, "sha256": _sum_of(content)}))
+    (folder / "slimformer.json").write_bytes(signed(content))
+
+
+def signed(content: dict[str, Any]) -> bytes:
+    """The bytes of a manifest with that content and the sum that fits."""
+    return _canonical({**content, "sha256": _sum_of(content)})

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.artifact import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
+from slimformer.artifact.manifest import FORMAT
 from slimformer.errors import ArtifactError
-from tests.artifact.forging import edit, sign
+from tests.artifact.forging import edit, sign, signed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +60,14 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 @settings(max_examples=100, deadline=None)
 @given(manifests())
+def test_a_manifest_of_format_1_is_read(manifest: Manifest) -> None:
+    content = {**manifest.model_dump(mode="json"), "format": 1}
+    again = Manifest.from_bytes(signed(content))
+    assert again.model_copy(update={"format": FORMAT}) == manifest
+
+
+@settings(max_examples=100, deadline=None)
+@given(manifests())
 def test_round_trip(manifest: Manifest) -> None:
     data = manifest.to_bytes()
     again = Manifest.from_bytes(data)
@@ -84,9 +93,34 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 
 def test_newer_format_says_to_update(artifact: Path) -> None:
-    sign(artifact, format=2, something_new={"a": 1})
-    with pytest.raises(ArtifactError, match=r"is of format 2, and this slimformer reads up to format 1; update slim"):
+    sign(artifact, format=3, something_new={"a": 1})
+    with pytest.raises(ArtifactError, match=r"is of format 3, and this slimformer reads up to format 2; update slim"):
         read_manifest(artifact)
+
+
+def test_defaults_are_not_written_so_that_new_fields_change_no_file(artifact: Path) -> None:
+    class Grown(Manifest):
+        """A later version of the format with one more field."""
+
+        colour: str = "none"
+
+    data = (artifact / "slimformer.json").read_bytes()
+    content = json.loads(data)
+    assert {"base", "task"} & content.keys() == {"task"}
+    assert "command" not in content["steps"][0]
+    grown = Grown.from_bytes(data)
+    assert grown.colour == "none"
+    assert grown.to_bytes() == data
+
+
+def test_format_1_wrote_every_field_and_is_read(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    content = manifest.model_dump(mode="json")
+    del content["model"]["packed"]  # was left out where there was nothing
+    sign(artifact, **{**content, "format": 1})
+    again = read_manifest(artifact)
+    assert again.format == 1
+    assert again.model_copy(update={"format": 2}) == manifest
 
 
 @pytest.mark.parametrize("value", [0, -1, True, "1", 1.0, None, [1]])

@@ -2,6 +2,9 @@
 
 The file has one serialisation only, and it carries the SHA-256 of everything else in it. So a changed
 byte is found wherever it is, white space included.
+
+The format can grow: since format 2 a value that is its field's default is left out, so a field that is added later
+with a default changes no file written before it. Format 1 wrote every field of its time and is read as it is.
 """
 
 from __future__ import annotations
@@ -17,10 +20,8 @@ from pydantic import (
     Field,
     FiniteFloat,
     JsonValue,
-    SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -28,7 +29,7 @@ from slimformer.artifact.layout import MANIFEST, is_safe_name
 from slimformer.errors import ArtifactError
 
 #: Version of the format written, and the newest one read.
-FORMAT = 1
+FORMAT = 2
 #: A manifest is a few kilobytes; a file beyond this is not one.
 MAX_BYTES = 16 * 1024 * 1024
 
@@ -70,11 +71,6 @@ class ModelRecord(Record):
     dtype: str = Field(min_length=1, description="type the weights are loaded as")
     fingerprint: Sha256 = Field(description="content hash of the weights")
     packed: list[str] | None = Field(default=None, description="layouts of packed weights; absent where there are none")
-
-    @model_serializer(mode="wrap")
-    def _without_nothing(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        content: dict[str, Any] = serialise(self)
-        return {name: value for name, value in content.items() if name != "packed" or value is not None}
 
 
 class TaskRecord(Record):
@@ -121,8 +117,8 @@ class Manifest(Record):
         return self
 
     def to_bytes(self) -> bytes:
-        """Serialise to the one form that is valid on disk."""
-        content = self.model_dump(mode="json")
+        """Serialise to the one form of the newest format that is valid on disk."""
+        content = {**self.model_dump(mode="json", exclude_defaults=True), "format": FORMAT}
         return _canonical({**content, "sha256": _sum_of(content)})
 
     @classmethod
@@ -137,7 +133,9 @@ class Manifest(Record):
             raise ArtifactError(f"`{source}` {_first_problem(error)}; save the artifact again") from error
         except RecursionError as error:
             raise ArtifactError(f"`{source}` is nested too deeply; save the artifact again") from error
-        if recorded != _sum_of(raw) or data != manifest.to_bytes():
+        # What was validated, not what was parsed: a value of another type is a change too.
+        stored = _restricted(manifest.model_dump(mode="json"), raw)
+        if recorded != _sum_of(raw) or data != _canonical({**stored, "sha256": recorded}):
             raise ArtifactError(
                 f"`{source}` was changed after it was written (its own sum is {recorded!r}); "
                 "copy the artifact again from where it was made"
@@ -178,6 +176,15 @@ def _canonical(content: dict[str, Any]) -> bytes:
 
 def _sum_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def _restricted(content: Any, raw: Any) -> Any:
+    """The part of a whole dump that a file spells out; what it leaves out is default."""
+    if isinstance(content, dict) and isinstance(raw, dict):
+        return {name: _restricted(value, raw[name]) for name, value in content.items() if name in raw}
+    if isinstance(content, list) and isinstance(raw, list):
+        return [_restricted(one, other) for one, other in zip(content, raw, strict=True)]
+    return content
 
 
 def _parse(data: bytes, source: str) -> dict[str, Any]:
