@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoModel
 
 from harness import RESULTS, keep, kept, options
-from slimformer import artifact, checkpoint, distill, finetune
+from slimformer import artifact, distill, finetune, models
 from slimformer.methods.distill import StudentShape, build_student
 from slimformer.report import Series, curves
 from slimformer.tasks import get_task
@@ -89,9 +89,9 @@ def make_student(
     settings = VARIANTS[variant]
     if settings is None:
         start = "truncate" if variant == "truncated teacher" else "random"
-        teacher = checkpoint.load_model("minilm", AutoModel)
+        teacher = models.load_model("minilm", AutoModel)
         student = build_student(teacher, StudentShape(**SHAPE, start=start), seed)
-        artifact.save(out, student, processor=checkpoint.load_processor("minilm"), step=artifact.Step(method="start"))
+        artifact.save(out, student, processor=models.load_processor("minilm"), step=artifact.Step(method="start"))
         return {"seconds": 0.0}
     how = FULL_DISTILLING if arguments.full else DISTILLING
     how = {**how, "max_steps": 2, "batch_size": 4, "max_length": 16} if arguments.tiny else how

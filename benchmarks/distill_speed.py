@@ -24,7 +24,7 @@ import torch
 from transformers import BertConfig, BertModel
 
 from harness import RESULTS, keep, options
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.report import Series, curves
 from slimformer.tasks import get_task
 
@@ -54,12 +54,12 @@ def save_teacher(name: str, folder: Path) -> str:
         torch.manual_seed(0)
         model = BertModel(BertConfig())
     else:
-        model = BertModel.from_pretrained(checkpoint.resolve("minilm"))
+        model = BertModel.from_pretrained(models.resolve("minilm"))
     model.config.architectures = ["BertForMaskedLM"]  # bertdistiller asks for this name and uses the base alone
     model.save_pretrained(folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
-    checkpoint.load_processor("minilm").save_pretrained(folder)
+    models.load_processor("minilm").save_pretrained(folder)
     return str(folder)
 
 

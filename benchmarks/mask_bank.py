@@ -28,7 +28,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as reports
 
 from harness import in_turn, keep, options
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.artifact import Step, save_mask
 from slimformer.bank import MaskBank
 from slimformer.bench import resident_bytes
@@ -44,14 +44,14 @@ WORDS = ("the", "a", "film", "plot", "cast", "was", "is", "very", "not", "and", 
 def fresh(seed: int) -> Any:
     """MiniLM with a new head."""
     torch.manual_seed(seed)
-    return AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"), num_labels=LABELS).eval()
+    return AutoModelForSequenceClassification.from_pretrained(models.resolve("minilm"), num_labels=LABELS).eval()
 
 
 def prepare(folder: Path, tasks: int, blocks: str) -> None:
     """Write masks, adapters and checkpoints of as many tasks."""
     from peft import LoraConfig, get_peft_model
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve("minilm"))
     adapted = get_peft_model(fresh(0), LoraConfig(task_type="SEQ_CLS", r=RANK), adapter_name="task0")
     for number in range(1, tasks):
         adapted.add_adapter(f"task{number}", LoraConfig(task_type="SEQ_CLS", r=RANK))
@@ -85,7 +85,7 @@ def load_lora(folder: Path, tasks: int) -> tuple[Any, Any]:
     model = PeftModel.from_pretrained(fresh(0), folder / "lora" / "task0", adapter_name="task0")
     for number in range(1, tasks):
         model.load_adapter(folder / "lora" / f"task{number}", adapter_name=f"task{number}")
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve("minilm"))
     model.eval()
 
     def ask(requests: dict[str, list[str]]) -> Any:
@@ -103,7 +103,7 @@ def load_plain(folder: Path, tasks: int) -> tuple[Any, Any]:
         f"task{number}": AutoModelForSequenceClassification.from_pretrained(folder / "plain" / f"task{number}").eval()
         for number in range(tasks)
     }
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve("minilm"))
 
     def ask(requests: dict[str, list[str]]) -> Any:
         with torch.inference_mode():
@@ -137,7 +137,7 @@ def resident(kind: str, folder: Path, tasks: int, rows: int, words: int) -> int:
     """Bytes this process grows by when everything is loaded and every task has answered."""
     # The code, the tokenizer's and the allocator's own memory are there before the count begins.
     model = fresh(0)
-    model(**AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))("warm up", return_tensors="pt"))
+    model(**AutoTokenizer.from_pretrained(models.resolve("minilm"))("warm up", return_tensors="pt"))
     import peft  # noqa: F401
 
     del model
@@ -193,7 +193,7 @@ def switching(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) 
 def answering(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) -> dict[str, float]:
     """Median seconds to turn to another task and answer one text; a checkpoint is read from disk only then."""
     turn = itertools.count()
-    batch = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))("a film to remember", return_tensors="pt")
+    batch = AutoTokenizer.from_pretrained(models.resolve("minilm"))("a film to remember", return_tensors="pt")
 
     def ask_lora() -> None:
         lora.set_adapter(f"task{next(turn) % tasks}")

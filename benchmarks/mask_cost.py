@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 from transformers.utils import logging as reports
 
 from harness import keep, options
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 
@@ -33,7 +33,7 @@ KINDS: dict[str, dict[str, Any] | None] = {
 def stepper(settings: dict[str, Any] | None, steps: int) -> Callable[[dict[str, torch.Tensor]], None]:
     """A function that trains MiniLM for one step on a batch, as the trainer would."""
     torch.manual_seed(0)
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"), num_labels=2)
+    model = AutoModelForSequenceClassification.from_pretrained(models.resolve("minilm"), num_labels=2)
     objective = None
     if settings is not None:
         objective = Masking.start(model, MaskConfig(max_steps=steps, **settings)).objective()

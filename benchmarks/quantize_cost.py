@@ -28,7 +28,7 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
     import torch
     from transformers import AutoModelForSequenceClassification
 
-    from slimformer import checkpoint
+    from slimformer import models
     from slimformer.methods.quantize.config import QuantizeConfig
     from slimformer.methods.quantize.objective import KdObjective
     from slimformer.methods.quantize.placement import quantize_numbers
@@ -45,7 +45,7 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
         return {name: torch.stack([item[name] for item in items]) for name in items[0]}
 
     before = _resident()
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"), num_labels=2)
+    model = AutoModelForSequenceClassification.from_pretrained(models.resolve("minilm"), num_labels=2)
     objective = None
     if kind != "finetune":
         teacher = copy.deepcopy(model)

@@ -6,7 +6,7 @@ import torch
 from transformers import AutoModel
 
 from harness import in_turn, keep, options
-from slimformer import Anatomy, Taps, checkpoint, run_until
+from slimformer import Anatomy, Taps, models, run_until
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
     arguments = options(__doc__).parse_args()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(arguments.threads)
-    model = AutoModel.from_pretrained(checkpoint.resolve("minilm")).eval()
+    model = AutoModel.from_pretrained(models.resolve("minilm")).eval()
     batch, length = (2, 8) if arguments.tiny else (16, 128)
     inputs = {"input_ids": torch.randint(1000, 30000, (batch, length)), "attention_mask": torch.ones(batch, length)}
 

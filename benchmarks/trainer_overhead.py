@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from harness import keep, options
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.train import TrainingOptions, train
 from slimformer.train.sampling import EpochSampler
 
@@ -39,7 +39,7 @@ class Clock:
 def fresh_model() -> torch.nn.Module:
     """MiniLM with a new head."""
     torch.manual_seed(0)
-    return AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"), num_labels=2)
+    return AutoModelForSequenceClassification.from_pretrained(models.resolve("minilm"), num_labels=2)
 
 
 def ours(data: list[dict[str, torch.Tensor]], batch: int, steps: int, threads: int) -> Clock:

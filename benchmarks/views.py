@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel
 
 from harness import in_turn, keep, options
-from slimformer import Anatomy, checkpoint
+from slimformer import Anatomy, models
 from slimformer.views import MaskView, TernaryView, attach, attached, bake, slice_neurons, uniform_scores
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def main() -> None:
     arguments = options(__doc__).parse_args()
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(arguments.threads)
-    plain = AutoModel.from_pretrained(checkpoint.resolve("minilm"))
+    plain = AutoModel.from_pretrained(models.resolve("minilm"))
     batch, length = (2, 8) if arguments.tiny else (32, 32)
     inputs = {"input_ids": torch.randint(1000, 30000, (batch, length)), "attention_mask": torch.ones(batch, length)}
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers as hf
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.cli import main
 from tests import corpus
 
@@ -101,7 +101,7 @@ def reader(folder: Path) -> Path:
     torch.manual_seed(0)
     hf.BertModel(hf.BertConfig(**SMALL, vocab_size=30522, max_position_embeddings=512)).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(f"{checkpoint.resolve('minilm')}/{name}", folder)
+        shutil.copy(f"{models.resolve('minilm')}/{name}", folder)
     return folder
 
 

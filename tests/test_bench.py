@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.bench import PeakMemory, bench, random_inputs, time_forward
 from slimformer.errors import CheckpointError, ConfigError
 from tests import runs, zoo
@@ -46,7 +46,7 @@ def test_every_family(family, folders):
 def test_a_real_model():
     cost = bench("minilm", [(1, 16)], seconds=0)
     assert cost["parameters"] == 22_713_216
-    assert cost["bytes"] == (Path(checkpoint.resolve("minilm")) / "model.safetensors").stat().st_size
+    assert cost["bytes"] == (Path(models.resolve("minilm")) / "model.safetensors").stat().st_size
     assert cost["threads"] == 1
     assert cost["peak_memory_bytes"] < 10 * cost["bytes"]
 
@@ -75,7 +75,7 @@ def test_inputs_fit_the_model(tmp_path):
 
 @pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 62), ("mpnet", 62), ("gpt2", 64)])
 def test_the_longest_length_runs_and_one_more_is_refused(family, longest, folders):
-    assert checkpoint.positions(checkpoint.load_config(folders / family)) == longest
+    assert models.positions(models.load_config(folders / family)) == longest
     assert bench(folders / family, [(1, longest)], seconds=0)["length"] == longest
     with pytest.raises(ConfigError, match=f"`--length` is `{longest + 1}`, but the model has {longest} positions"):
         bench(folders / family, [(1, longest + 1)], seconds=0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import family
 from tests import corpus, zoo
 from tests.conftest import ROOT
@@ -46,7 +46,7 @@ def test_figures_in_the_docs_are_the_ones_measured():
 
 @pytest.fixture
 def minilm():
-    folder = checkpoint.resolve("minilm")
+    folder = models.resolve("minilm")
     batch = AutoTokenizer.from_pretrained(folder)(["one", "two and three"], padding=True, return_tensors="pt")
     return {"model": AutoModel.from_pretrained(folder).eval(), "batch": batch}
 

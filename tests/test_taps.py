@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
 
-from slimformer import Anatomy, Taps, checkpoint, run_until
+from slimformer import Anatomy, Taps, models, run_until
 from slimformer.errors import TapError
 from tests import zoo
 
@@ -238,7 +238,7 @@ def test_what_was_not_asked_for_is_an_error():
 
 
 def test_minilm_for_real():
-    folder = checkpoint.resolve("minilm")
+    folder = models.resolve("minilm")
     model = AutoModel.from_pretrained(folder)
     eager = AutoModel.from_pretrained(folder, attn_implementation="eager")
     texts = ["a short one", "and a rather longer sentence, so that the first is padded"]

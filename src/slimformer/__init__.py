@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.registration import register_with_transformers
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, checkpoint, corpus, errors, export, objectives, taps, tasks, views
+    from slimformer import anatomy, artifact, corpus, errors, export, models, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
     from slimformer.methods.distill import distill
@@ -29,7 +29,6 @@ __all__ = [
     "__version__",
     "anatomy",
     "artifact",
-    "checkpoint",
     "corpus",
     "distill",
     "errors",
@@ -37,6 +36,7 @@ __all__ = [
     "finetune",
     "load",
     "mask",
+    "models",
     "objectives",
     "quantize",
     "run_until",
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _SUBMODULES = frozenset(
-    {"anatomy", "artifact", "checkpoint", "corpus", "errors", "export", "objectives", "taps", "tasks", "views"}
+    {"anatomy", "artifact", "corpus", "errors", "export", "models", "objectives", "taps", "tasks", "views"}
 )
 _NAMES = {
     "Anatomy": "slimformer.anatomy",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ConfigError
@@ -75,7 +75,7 @@ def bench(
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:
-        checkpoint.load_skeleton(model)  # imports the model's code, whose memory is not the model's
+        models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
             loaded = _place(_load(model, base), device or "cpu")
             shapes = _possible(loaded, shapes)
@@ -172,8 +172,8 @@ def _load(model: str | Path, base: str | None) -> nn.Module:
         return artifact.load(model, base=base).model
     import transformers
 
-    architecture = (checkpoint.load_config(model).architectures or ["AutoModel"])[0]
-    loaded: nn.Module = checkpoint.load_model(model, getattr(transformers, architecture, transformers.AutoModel)).eval()
+    architecture = (models.load_config(model).architectures or ["AutoModel"])[0]
+    loaded: nn.Module = models.load_model(model, getattr(transformers, architecture, transformers.AutoModel)).eval()
     return loaded
 
 
@@ -191,7 +191,7 @@ def _possible(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int
     if anatomy.word_embedding is None:
         (height, width), (down, across) = _sides(config.image_size), _sides(config.patch_size)
         return list(dict.fromkeys((batch, (height // down) * (width // across)) for batch, _ in shapes))
-    positions = checkpoint.positions(config)
+    positions = models.positions(config)
     for _, length in shapes:
         if positions is not None and length > positions:
             raise ConfigError(
@@ -206,7 +206,7 @@ def _sides(size: Any) -> tuple[int, int]:
 
 
 def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:
-    folder = Path(checkpoint.resolve(model))
+    folder = Path(models.resolve(model))
     files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
     if files:
         return sum(file.stat().st_size for file in files)

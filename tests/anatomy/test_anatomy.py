@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from slimformer import Anatomy, checkpoint
+from slimformer import Anatomy, models
 from slimformer.anatomy import Part, known
 from slimformer.errors import AnatomyError, UnknownFamilyError
 from tests import zoo
@@ -163,7 +163,7 @@ def test_a_module_that_is_no_transformer_is_refused():
 
 
 def test_minilm_for_real():
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint.resolve("minilm"))
+    model = AutoModelForSequenceClassification.from_pretrained(models.resolve("minilm"))
     anatomy = Anatomy.of(model)
     assert len(anatomy.blocks) == 6
     assert all((block.heads, block.head_width, block.ffn_width) == (12, 32, 1536) for block in anatomy.blocks)

@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 
 from slimformer.artifact import Base, Step, fingerprint, load, read_manifest, save, verify
 from slimformer.artifact.card import write_card
-from slimformer.checkpoint import resolve
 from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.models import resolve
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 from tests.artifact.forging import edit
 from tests.zoo import CONFIGS, FAMILIES, build, build_headed, enliven

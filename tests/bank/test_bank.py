@@ -306,13 +306,13 @@ def test_images(tmp_path):
     (tmp_path / "base" / "preprocessor_config.json").write_text(
         '{"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}'
     )
-    from slimformer import checkpoint
+    from slimformer import models
     from slimformer.tasks.readers.idx import ImageArray
 
     model = hf.ViTForImageClassification.from_pretrained(tmp_path / "base", num_labels=2).eval()
     Masking.start(model, MaskConfig(blocks="0-")).end(model)
     task = {"name": "image-classification", "kind": "image-classification", "labels": ["cat", "dog"]}
-    processor = checkpoint.load_processor(tmp_path / "base")
+    processor = models.load_processor(tmp_path / "base")
     save_mask(tmp_path / "out", model, base=tmp_path / "base", processor=processor, step=Step(method="mask"), task=task)
     bank = MaskBank()
     bank.add("pets", tmp_path / "out")

@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from slimformer import checkpoint
 from slimformer.corpus import open_corpus
 from slimformer.errors import DataError
+from slimformer.models import resolve
 from tests.corpora import making
 from tests.corpora.making import ids
 
@@ -98,7 +98,7 @@ def test_text_without_tokens_is_an_error_and_no_endless_search(write):
 
 
 def test_a_real_encoder_on_real_reviews(shared_data):
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve("minilm"))
     corpus = open_corpus(shared_data / "imdb" / "imdb_12k.csv", segment=2**16)
     corpus.sizes = corpus.sizes[:6]  # some 400 kB of it
     stream = corpus.stream(tokenizer, 128, buffer=2**17)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers as hf
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, UnknownFamilyError
 from slimformer.export import to_onnx
 from slimformer.export.matrices import replace_matrices
@@ -160,10 +160,10 @@ def test_the_same_model_gives_the_same_bytes(tmp_path, plain):
 
 def test_minilm_with_a_head(tmp_path):
     try:
-        model = checkpoint.load_model("minilm", hf.BertForSequenceClassification, num_labels=3)
+        model = models.load_model("minilm", hf.BertForSequenceClassification, num_labels=3)
     except CheckpointError as error:
         pytest.skip(str(error))
-    tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = hf.AutoTokenizer.from_pretrained(models.resolve("minilm"))
     texts = ["a film to remember", "no", "the plot is thin, the cast is not, and one hour would have done"]
     inputs = dict(tokenizer(texts, padding=True, return_tensors="pt"))
     result = to_onnx(making.quantized(model), tmp_path / "model.onnx", numbers="ternary", batches=[inputs])

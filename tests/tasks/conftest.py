@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from slimformer import checkpoint
+from slimformer.models import resolve
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -74,4 +74,4 @@ def letters() -> PreTrainedTokenizerFast:
 @pytest.fixture(scope="session")
 def minilm() -> Any:
     """The tokenizer of a real encoder."""
-    return AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
+    return AutoTokenizer.from_pretrained(resolve("minilm"))

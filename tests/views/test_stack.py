@@ -317,9 +317,9 @@ def test_foreign_parametrizations_are_left_alone():
 def test_minilm_for_real():
     from transformers import AutoModel, AutoTokenizer
 
-    from slimformer import checkpoint
+    from slimformer import models
 
-    folder = checkpoint.resolve("minilm")
+    folder = models.resolve("minilm")
     model = AutoModel.from_pretrained(folder).eval()
     base = {name: value.clone() for name, value in model.state_dict().items()}
     batch = AutoTokenizer.from_pretrained(folder)(["a real text", "and one more"], padding=True, return_tensors="pt")

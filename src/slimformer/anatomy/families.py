@@ -25,7 +25,7 @@ BERT = Family(
     head_totals=("all_head_size",),
     factorised="electra",
 )
-ROBERTA = replace(BERT, name="roberta", factorised=None)
+ROBERTA = replace(BERT, name="roberta", factorised=None, positions_after_padding=True)
 XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta")
 ELECTRA = replace(BERT, name="electra", embeddings=("embeddings", "embeddings_project"), pooler=None)
 DEBERTA_V2 = replace(
@@ -42,6 +42,7 @@ MPNET = replace(
     BERT,
     name="mpnet",
     factorised=None,
+    positions_after_padding=True,
     attention="attention.attn",
     query="attention.attn.q",
     key="attention.attn.k",

@@ -64,6 +64,8 @@ class Family:
         heads_pinned_by: Why heads cannot be removed from a single block, if so.
         first_block_output: A module that still changes the first block's output, if the model has it.
         ffn_size: Config attribute that holds the number of feed-forward neurons.
+        positions_after_padding: Whether positions are numbered from the one after the padding token's, so that there
+            are fewer than the table holds.
         factorised: Family of the same blocks whose embeddings may be narrower than the hidden states, if any.
     """
 
@@ -96,6 +98,7 @@ class Family:
     heads_pinned_by: str | None = None
     first_block_output: str | None = None
     ffn_size: str = "intermediate_size"
+    positions_after_padding: bool = False
     factorised: str | None = None
 
 

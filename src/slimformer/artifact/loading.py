@@ -10,8 +10,8 @@ from slimformer.artifact.guard import check_configs, read_config
 from slimformer.artifact.layout import CONFIG, MASK, find_layout
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.sums import check_files
-from slimformer.checkpoint import quiet
 from slimformer.errors import ArtifactError
+from slimformer.models import quiet
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.artifact.provenance import cached_folder, describe_base
 from slimformer.artifact.sums import sum_file
 from slimformer.errors import ArtifactError, CheckpointError
@@ -29,9 +29,9 @@ _fingerprints: dict[tuple[tuple[str, int, int], ...], str] = {}
 def source_of(base: str | Path) -> str:
     """What finds a base again from anywhere: an alias or Hub name as it is, a folder by its whole path."""
     text = str(base)
-    if text in checkpoint.PACKAGED:
+    if text in models.ALIASES:
         return text
-    resolved = checkpoint.resolve(base)
+    resolved = models.resolve(base)
     return str(Path(resolved).resolve()) if Path(resolved).is_dir() else text
 
 
@@ -48,7 +48,7 @@ def fingerprint_of(base: str | Path) -> str:
 
 def _state(base: str | Path) -> tuple[tuple[str, int, int], ...]:
     found = []
-    for path in sorted(Path(checkpoint.resolve(base)).glob("*.safetensors*")):
+    for path in sorted(Path(models.resolve(base)).glob("*.safetensors*")):
         status = path.stat()
         found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     return tuple(found)
@@ -59,7 +59,7 @@ def _computed(base: str | Path) -> str:
     if found is None:
         import transformers
 
-        checkpoint.load_model(base, transformers.AutoModel)  # so that its files are here
+        models.load_model(base, transformers.AutoModel)  # so that its files are here
         found = describe_base(base).fingerprint
     if found is None:
         raise ArtifactError(
@@ -100,7 +100,7 @@ def find_base(record: BaseRecord, folder: Path, given: str | Path | None = None)
 
 def processor_sums(base: str | Path) -> dict[str, str]:
     """SHA-256 of the files a base's tokenizer or image processor is read from."""
-    source = checkpoint.resolve(base)
+    source = models.resolve(base)
     folder = Path(source) if Path(source).is_dir() else cached_folder(source)
     if folder is None:
         return {}
@@ -115,4 +115,4 @@ def base_processor(record: BaseRecord, base: str | Path) -> Any:
             raise ArtifactError(
                 f"`{name}` of base `{base}` has changed since the mask was made; give the base as it was with `--base`"
             )
-    return checkpoint.load_processor(base)
+    return models.load_processor(base)

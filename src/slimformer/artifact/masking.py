@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.mask_base import find_base, fingerprint_of, processor_sums, source_of
 from slimformer.artifact.mask_file import BaseRecord, MaskFile, pack
@@ -62,7 +62,7 @@ def load_masked(
 
     file = MaskFile.read(folder / MASK)
     found = find_base(file.base, folder, base)
-    model = put_on(file, assemble(found, architecture, checkpoint.load_config(folder)), str(folder))
+    model = put_on(file, assemble(found, architecture, models.load_config(folder)), str(folder))
     if dtype not in (None, "auto"):
         model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
     return model
@@ -73,18 +73,18 @@ def assemble(base: str | Path, architecture: type[PreTrainedModel], config: Pret
     import torch
     import transformers
 
-    of_base = checkpoint.load_config(base)
+    of_base = models.load_config(base)
     config = full_size(config, of_base)
     stored: Any = getattr(transformers, (of_base.architectures or ["AutoModel"])[0], transformers.AutoModel)
     prefix = architecture.base_model_prefix
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(OTHER_SEED)
         if getattr(stored, "base_model_prefix", prefix) == prefix:
-            loaded: PreTrainedModel = checkpoint.load_model(base, architecture, config=config).eval()
+            loaded: PreTrainedModel = models.load_model(base, architecture, config=config).eval()
             return loaded
         # Two heads of a family may call the base by other names, as Llama's for question answering does.
         model = architecture._from_config(config, dtype=torch.float32)
-        model.base_model.load_state_dict(checkpoint.load_model(base, stored).base_model.state_dict(), strict=False)
+        model.base_model.load_state_dict(models.load_model(base, stored).base_model.state_dict(), strict=False)
         built: PreTrainedModel = model.eval()
         return built
 
@@ -148,7 +148,7 @@ def narrow(model: PreTrainedModel, kept: Kept, where: str) -> None:
 
 def names_in_base(base: str | Path, architecture: type[PreTrainedModel]) -> set[str]:
     """What the tensors of a base are called in a model of another class on it."""
-    skeleton = checkpoint.load_skeleton(base)
+    skeleton = models.load_skeleton(base)
     return {
         *skeleton.state_dict(),
         *(f"{architecture.base_model_prefix}.{name}" for name in skeleton.base_model.state_dict()),
@@ -221,7 +221,7 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_of_base(processor: Any, base: str | Path) -> bool:
-    return _written(processor) == _written(checkpoint.load_processor(base))
+    return _written(processor) == _written(models.load_processor(base))
 
 
 def _written(processor: Any) -> dict[str, bytes]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from slimformer.artifact.layout import LAYOUTS, MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 from slimformer.artifact.weights import fingerprint
-from slimformer.checkpoint import PACKAGED, resolve
 from slimformer.errors import ArtifactError
+from slimformer.models import ALIASES, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +57,7 @@ def describe_base(base: Base | str | Path) -> Base:
     source = resolve(base)
     folder = Path(source)
     if folder.is_dir():
-        name = str(base) if str(base) in PACKAGED else folder.resolve().name
+        name = str(base) if str(base) in ALIASES else folder.resolve().name
         return Base(name=name, fingerprint=fingerprint(folder))
     cached = cached_folder(source)
     return Base(name=source, fingerprint=None if cached is None else fingerprint(cached))

@@ -18,8 +18,8 @@ from slimformer.artifact.provenance import chain
 from slimformer.artifact.staging import staging
 from slimformer.artifact.sums import sum_file, sum_files
 from slimformer.artifact.weights import count, fingerprint, size, stored_tensors
-from slimformer.checkpoint import quiet
 from slimformer.errors import ArtifactError
+from slimformer.models import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
 from slimformer.tasks.kinds import kind_of
@@ -66,7 +66,7 @@ class Answerer:
         given = self.task.settings.get("max_length")
         limits = [
             given if isinstance(given, int) else get_task(self.task.name).preset.max_length,
-            checkpoint.positions(self.config),
+            models.positions(self.config),
             getattr(self.processor, "model_max_length", None),
         ]
         return min(limit for limit in limits if limit is not None)

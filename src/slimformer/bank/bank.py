@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.mask_base import find_base, fingerprint_of
 from slimformer.artifact.mask_file import MaskFile
@@ -160,8 +160,8 @@ class MaskBank:
         import transformers
 
         self.source, self.fingerprint = str(base), fingerprint_of(base)
-        stored: Any = getattr(transformers, (checkpoint.load_config(base).architectures or ["AutoModel"])[0], None)
-        loaded = checkpoint.load_model(base, stored or transformers.AutoModel).eval().to(self.device)
+        stored: Any = getattr(transformers, (models.load_config(base).architectures or ["AutoModel"])[0], None)
+        loaded = models.load_model(base, stored or transformers.AutoModel).eval().to(self.device)
         self._base = SharedBase(loaded)
         self._processors: dict[str, Any] = {}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of, checked_manifest, load_processor
 from slimformer.artifact.mask_base import base_processor
@@ -69,8 +69,8 @@ class BankTask:
                 f"{file.base.fingerprint[:12]}…, and the bank's base `{source}` has {fingerprint[:12]}…; "
                 "add it to a bank of its own base"
             )
-        config = checkpoint.load_config(folder)
-        model = base.under(architecture_of(folder), full_size(config, checkpoint.load_config(source)))
+        config = models.load_config(folder)
+        model = base.under(architecture_of(folder), full_size(config, models.load_config(source)))
         narrow(model, file.kept, str(folder))
         check_shapes(file, model, str(folder))
         inside = _fill(model, file, folder)

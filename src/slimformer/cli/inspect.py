@@ -20,7 +20,7 @@ def inspect_model(model: str, *, as_json: Annotated[bool, Parameter(name="--json
         as_json: Print one JSON object instead of a table.
     """
     from slimformer.anatomy import Anatomy, Census
-    from slimformer.checkpoint import load_skeleton
+    from slimformer.models import load_skeleton
 
     skeleton = load_skeleton(model)
     anatomy = Anatomy.of(skeleton)

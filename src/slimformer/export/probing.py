@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 
@@ -111,7 +111,7 @@ def _texts(model: PreTrainedModel, rows: int, length: int, generator: torch.Gene
 
 def _positions(model: PreTrainedModel) -> int:
     """Tokens a model takes at most."""
-    limit = None if _of_images(model) else checkpoint.positions(model.config)
+    limit = None if _of_images(model) else models.positions(model.config)
     return sys.maxsize if limit is None else limit
 
 

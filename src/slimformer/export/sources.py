@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ArtifactError
@@ -88,9 +88,9 @@ def _load(name: str | Path, base: str | Path | None) -> PreTrainedModel:
         return artifact.load(name, base=base).model
     import transformers
 
-    architecture = (checkpoint.load_config(name).architectures or ["AutoModel"])[0]
+    architecture = (models.load_config(name).architectures or ["AutoModel"])[0]
     model_class = getattr(transformers, architecture, transformers.AutoModel)
-    return checkpoint.load_model(name, model_class, whole=True)
+    return models.load_model(name, model_class, whole=True)
 
 
 def _in_float(model: PreTrainedModel) -> PreTrainedModel:

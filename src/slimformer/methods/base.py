@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import family_of
 from slimformer.artifact.layout import MANIFEST, MASK
 from slimformer.artifact.loading import checked_manifest
@@ -41,7 +41,7 @@ def read_base(name: str) -> PretrainedConfig:
     """The config of a base; an artifact that was harmed since it was saved is refused."""
     if is_artifact(name):
         checked_manifest(Path(name).expanduser())
-    return checkpoint.load_config(name)
+    return models.load_config(name)
 
 
 def head_classes(name: str, config: PretrainedConfig, task: Task) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def load_base(
 
     foreign = _foreign_head(config, data)
     set_seed(seed)  # a new head is drawn here
-    model = checkpoint.load_model(base, data.model_class(), new_head=foreign is not None, **data.config_kwargs())
+    model = models.load_model(base, data.model_class(), new_head=foreign is not None, **data.config_kwargs())
     name_padding(model, processor)
     return model, [] if foreign is None else [f"the head of `{base}` was made for {foreign}; a new one is trained"]
 
@@ -121,7 +121,7 @@ def label_names(config: PretrainedConfig) -> list[str] | None:
 
 def fitting_length(given: int | None, data: TaskData, processor: Any, config: PretrainedConfig) -> int | None:
     """Tokens to cut texts to: as given, else the task's own or what model and tokenizer can take."""
-    positions = checkpoint.positions(config)
+    positions = models.positions(config)
     if positions is None or data.kind == "image-classification":
         return given
     if given is not None and given > positions:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.anatomy import family_of
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError
 from slimformer.evaluation import evaluate
@@ -108,8 +108,8 @@ def _head_labels(config: PretrainedConfig, preset: Sequence[str] | None) -> list
 
 def _load(name: str | Path, data: TaskData, base: str | None) -> tuple[Any, Any]:
     if not is_artifact(name):
-        processor = checkpoint.load_processor(name)
-        model = checkpoint.load_model(name, data.model_class(), whole=True).eval()
+        processor = models.load_processor(name)
+        model = models.load_model(name, data.model_class(), whole=True).eval()
         name_padding(model, processor)
         return model, processor
     loaded = artifact.load(name, check=False, base=base)  # `read_base` has compared the sums

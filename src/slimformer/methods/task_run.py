@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.anatomy import family_of
 from slimformer.evaluation import evaluate, item_length
 from slimformer.methods.base import check_trainable, fitting_length, load_base, read_base
@@ -185,7 +185,7 @@ def _prepare(config: TaskOptions, base: str, seed: int) -> _Start:
     model_config = read_base(base)
     check_trainable(base, model_config, get_task(config.task))
     data = load_data(config, ("train", "dev"), causal=family_of(model_config.model_type).causal)
-    processor = checkpoint.load_processor(base)
+    processor = models.load_processor(base)
     length = fitting_length(config.max_length, data, processor, model_config)
     train_features = data.prepare("train", processor, length, seed)
     # The masks of dev are always the same ones, so that runs can be compared and measured again.

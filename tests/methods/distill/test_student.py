@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from slimformer import Anatomy, checkpoint
+from slimformer import Anatomy, models
 from slimformer.errors import ConfigError
 from slimformer.methods.distill import StudentShape, build_student, source_blocks
 from tests import zoo
@@ -98,7 +98,7 @@ def test_impossible_shapes_are_refused(family, shape, message):
 
 
 def test_a_random_student_of_minilm_depends_on_its_seed_alone():
-    teacher = AutoModel.from_pretrained(checkpoint.resolve("minilm"))
+    teacher = AutoModel.from_pretrained(models.resolve("minilm"))
     shape = StudentShape(layers=3, hidden=192, heads=12)
     one, same, other = (build_student(teacher, shape, seed) for seed in (1, 1, 2))
     assert sum(parameter.numel() for parameter in one.parameters()) < 8_000_000

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import slimformer
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import MaskFile, Step, fingerprint, save_mask
 from slimformer.errors import AnatomyError, ConfigError
@@ -23,7 +23,7 @@ def start(family, folder, **settings):
     """A base in a folder, and a model on it with masks."""
     zoo.build(family).save_pretrained(folder)
     torch.manual_seed(0)
-    model = checkpoint.load_model(folder, zoo.HEADED[family])
+    model = models.load_model(folder, zoo.HEADED[family])
     return model, Masking.start(model, MaskConfig(blocks="1-", **settings))
 
 

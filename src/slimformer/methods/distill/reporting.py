@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING
 
-from slimformer import __version__, checkpoint
+from slimformer import __version__, models
 from slimformer.methods.distill.analysis import compare_sizes, loss_curves, trial_scores
 from slimformer.report import Facts, Figure, Page, Table, write_page
 
@@ -25,9 +25,9 @@ def write_report(config: DistillConfig, result: DistillResult) -> Path:
     assert config.report is not None
     blocks: list[Table | Figure | Facts] = []
     if result.folder is not None:
-        length = min(128, checkpoint.positions(result.model.config) or 128)
-        models: dict[str, str | Path] = {"teacher": config.teacher, "student": result.folder}
-        blocks.append(compare_sizes(models, length=length, seconds=1.0))
+        length = min(128, models.positions(result.model.config) or 128)
+        compared: dict[str, str | Path] = {"teacher": config.teacher, "student": result.folder}
+        blocks.append(compare_sizes(compared, length=length, seconds=1.0))
     if any("loss" in entry for entry in result.log):
         blocks.append(loss_curves(result.log))
     if result.trials:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
@@ -106,9 +106,9 @@ def set_up(config: DistillConfig) -> Setup:
         refuse_mask(name)
     teacher_config = read_base(config.teacher)
     student = read_base(config.student) if config.student else student_config(teacher_config, _shape(config))
-    processor = checkpoint.load_processor(config.teacher)
+    processor = models.load_processor(config.teacher)
     if config.student is not None and hasattr(processor, "get_vocab"):
-        check_same_tokens(processor, checkpoint.load_processor(config.student))
+        check_same_tokens(processor, models.load_processor(config.student))
     length = _length(config, teacher_config, student)
     teacher = _load_teacher(config, teacher_config)
     ours = Anatomy.of(_new_student(config, teacher))
@@ -135,7 +135,7 @@ def _shape(config: DistillConfig) -> StudentShape:
 
 def _load_teacher(config: DistillConfig, teacher: PretrainedConfig) -> PreTrainedModel:
     assert config.teacher is not None
-    return checkpoint.load_model(config.teacher, _teacher_class(config, teacher), whole=True)
+    return models.load_model(config.teacher, _teacher_class(config, teacher), whole=True)
 
 
 def _teacher_class(config: DistillConfig, teacher: PretrainedConfig) -> Any:
@@ -157,7 +157,7 @@ def _length(config: DistillConfig, teacher: PretrainedConfig, student: Pretraine
         if config.max_length is not None:
             raise ConfigError("`max_length` is for text, and the teacher sees images; leave it out")
         return None
-    limits = [count for count in map(checkpoint.positions, (teacher, student)) if count is not None]
+    limits = [count for count in map(models.positions, (teacher, student)) if count is not None]
     most = min(limits, default=LENGTH)
     if config.max_length is not None and limits and config.max_length > most:
         raise ConfigError(
@@ -172,7 +172,7 @@ def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedM
     if config.student is None:
         return build_student(teacher, _shape(config), config.seed)
     bare = Anatomy.of(teacher).base is teacher
-    return checkpoint.load_model(config.student, transformers.AutoModel if bare else type(teacher))
+    return models.load_model(config.student, transformers.AutoModel if bare else type(teacher))
 
 
 def _knowledge(config: DistillConfig, teacher: Anatomy, student: Anatomy) -> list[tuple[float, Knowledge]]:

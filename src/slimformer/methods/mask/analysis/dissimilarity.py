@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
@@ -66,7 +66,7 @@ def _bits(folder: Path) -> tuple[Bits, Bits]:
             "give masks of single weights"
         )
     base, architecture = find_base(file.base, folder), architecture_of(folder)
-    model, whole = (assemble(base, architecture, checkpoint.load_config(folder)) for _ in range(2))
+    model, whole = (assemble(base, architecture, models.load_config(folder)) for _ in range(2))
     settings = {name: value for name, value in step.config.items() if name in MaskConfig.model_fields}
     if settings.get("top_down") is not None or settings.get("bottom_up") is not None:
         del settings["blocks"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from slimformer import artifact, checkpoint
+from slimformer import artifact, models
 from slimformer.methods.base import is_artifact
 from slimformer.methods.mask.measuring import Measure
 from slimformer.methods.task_options import TaskOptions
@@ -50,7 +50,7 @@ def _bare(folder: str | Path) -> nn.Module:
 
     if is_artifact(folder):
         return artifact.load(Path(folder)).model.base_model
-    plain: nn.Module = checkpoint.load_model(folder, transformers.AutoModel).eval()
+    plain: nn.Module = models.load_model(folder, transformers.AutoModel).eval()
     return plain
 
 

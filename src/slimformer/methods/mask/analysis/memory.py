@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.methods.mask.choice import choose
 from slimformer.methods.mask.config import MaskConfig
@@ -33,7 +33,7 @@ def memory_report(
         rank: Rank of the adapters.
         settings: Fields of `MaskConfig` that say what is masked.
     """
-    skeleton = checkpoint.load_skeleton(base)
+    skeleton = models.load_skeleton(base)
     anatomy = Anatomy.of(skeleton)
     model = FLOAT * sum(parameter.numel() for parameter in skeleton.parameters())
     head = FLOAT * labels * (anatomy.hidden + 1)

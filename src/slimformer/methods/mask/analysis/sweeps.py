@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.mask.method import mask
@@ -50,7 +50,7 @@ def layer_sweep(
     """
     config.require("model")
     assert config.model is not None
-    counts = counts or range(1, len(Anatomy.of(checkpoint.load_skeleton(config.model)).blocks) + 1)
+    counts = counts or range(1, len(Anatomy.of(models.load_skeleton(config.model)).blocks) + 1)
     runs = [
         {"direction": name, "blocks": count, **_run(config, seeds, quiet, **{name: count})}
         for name in ("top_down", "bottom_up")

@@ -1,0 +1,1 @@
+"""Models that answer: opened by name, measured, timed. Nothing here imports training."""

