@@ -29,9 +29,9 @@ from transformers.utils import logging as reports
 
 from harness import in_turn, keep, options
 from slimformer import models
-from slimformer.artifact import Step, save_mask
+from slimformer.artifact import Step, save
 from slimformer.bank import MaskBank
-from slimformer.bench import resident_bytes
+from slimformer.inference.bench import resident_bytes
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 
@@ -60,13 +60,14 @@ def prepare(folder: Path, tasks: int, blocks: str) -> None:
         model = fresh(number)
         model.save_pretrained(folder / "plain" / f"task{number}")
         Masking.start(model, MaskConfig(seed=number, blocks=blocks)).end(model)
-        save_mask(
+        save(
             folder / "mask" / f"task{number}",
             model,
             base="minilm",
             processor=tokenizer,
             step=Step(method="mask", seed=number),
             task={"name": "classification", "kind": "classification", "labels": ["no", "yes"]},
+            storage="mask",
         )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness import RESULTS, keep, kept, options
 from slimformer import finetune, mask
-from slimformer.bench import bench
+from slimformer.inference.bench import bench
 
 if TYPE_CHECKING:
     import argparse

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__
-from slimformer.bench import bench
 from slimformer.errors import DataError
+from slimformer.inference.bench import bench
 from slimformer.methods.distill import distill
 from slimformer.methods.distill.analysis import loss_curves
 from slimformer.methods.finetune import finetune

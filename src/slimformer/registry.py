@@ -49,11 +49,12 @@ class Registry(Generic[T]):
     Args:
         noun: What an entry is called in messages, such as `method`.
         entries: Those of slimformer itself: name → (target, help).
+        group: The entry point group of other packages' entries; the noun's plural unless given.
     """
 
-    def __init__(self, noun: str, entries: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, noun: str, entries: Mapping[str, tuple[str, str]], group: str | None = None) -> None:
         self.noun = noun
-        self.group = f"slimformer.{noun.replace(' ', '_')}s"
+        self.group = group or f"slimformer.{noun}s"
         self._own = {name: Entry(*entry) for name, entry in entries.items()}
         self._added: dict[str, tuple[T, str]] = {}
 
@@ -106,3 +107,15 @@ class Registry(Generic[T]):
             hint = f" (do you mean `{near[0]}`?)" if near else ""
             raise RegistryError(f"there is no {self.noun} `{name}`{hint}; known: {', '.join(self.names)}")
         return entry
+
+
+#: Ways of storing a model in a folder, in the order in which a folder is tried.
+STORAGE: Registry[Any] = Registry(
+    "storage",
+    {
+        "mask": ("slimformer.artifact.storage.mask:MaskStorage", "One bit per masked weight, on a base."),
+        "packed": ("slimformer.artifact.storage.packed_checkpoint:PackedStorage", "Several codes to a byte."),
+        "plain": ("slimformer.artifact.storage.plain:PlainStorage", "What `save_pretrained` writes."),
+    },
+    group="slimformer.storage",
+)

@@ -11,9 +11,9 @@ import transformers as hf
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from slimformer.artifact import MaskFile, Step, load, merge, read_manifest, save, save_mask, verify
+from slimformer.artifact import MaskFile, Step, load, merge, read_manifest, save, verify
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.mask_file import HEADER, SUM, _sum, pack, unpack
+from slimformer.artifact.storage.mask_file import HEADER, SUM, _sum, pack, unpack
 from slimformer.errors import ArtifactError
 from tests import corpus
 
@@ -27,7 +27,7 @@ def shelf(tmp_path_factory):
     other = hf.BertModel(hf.BertConfig.from_pretrained(folder / "base"))
     other.save_pretrained(folder / "other")
     corpus.tokenizer().save_pretrained(folder / "other")
-    save_mask(folder / "mask", masked_model(folder / "base"), **described(folder))
+    save(folder / "mask", masked_model(folder / "base"), **described(folder), storage="mask")
     return folder
 
 
@@ -86,21 +86,21 @@ def test_the_card_says_that_it_is_a_mask(shelf):
 def test_a_tokenizer_of_its_own_is_saved_along(shelf, tmp_path):
     given = described(shelf)
     given["processor"].add_tokens(["sequel"])
-    save_mask(tmp_path / "own", masked_model(shelf / "base"), **given)
+    save(tmp_path / "own", masked_model(shelf / "base"), **given, storage="mask")
     assert (tmp_path / "own" / "tokenizer.json").exists()
     assert "sequel" in load(tmp_path / "own").processor.get_vocab()
 
 
 def test_the_base_is_found_beside_the_mask(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "one" / "base")
-    save_mask(tmp_path / "one" / "mask", masked_model(shelf / "base"), **described(tmp_path / "one"))
+    save(tmp_path / "one" / "mask", masked_model(shelf / "base"), **described(tmp_path / "one"), storage="mask")
     shutil.move(tmp_path / "one", tmp_path / "two")
     assert load(tmp_path / "two" / "mask").manifest.base.name == "base"
 
 
 def test_a_base_that_is_gone_can_be_given(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "here" / "base")
-    save_mask(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path / "here"))
+    save(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path / "here"), storage="mask")
     shutil.move(tmp_path / "here" / "base", tmp_path / "renamed")
     with pytest.raises(
         ArtifactError, match=r"the base `base` of the mask in .* is not at `.*here/base`; give its folder"
@@ -132,7 +132,7 @@ def test_another_base_is_refused(shelf, tmp_path):
 
 def test_a_base_that_was_changed_since_is_refused(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "base")
-    save_mask(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path))
+    save(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path), storage="mask")
     weights = load_file(tmp_path / "base" / "model.safetensors")
     weights["embeddings.word_embeddings.weight"][0, 0] += 1
     save_file(weights, tmp_path / "base" / "model.safetensors", metadata={"format": "pt"})
@@ -142,7 +142,7 @@ def test_a_base_that_was_changed_since_is_refused(shelf, tmp_path):
 
 def test_a_tokenizer_that_was_changed_since_is_refused(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "base")
-    save_mask(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path))
+    save(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path), storage="mask")
     path = tmp_path / "base" / "tokenizer.json"
     path.write_text(path.read_text().replace("good", "nice"))
     with pytest.raises(ArtifactError, match=r"`tokenizer.json` of base .* has changed since the mask was made"):
@@ -268,7 +268,7 @@ def test_a_file_that_is_no_mask(mask):
 
 def test_a_model_of_another_base_is_stored_whole(shelf, tmp_path):
     model = masked_model(shelf / "other")
-    save_mask(tmp_path / "mask", model, **described(shelf))
+    save(tmp_path / "mask", model, **described(shelf), storage="mask")
     assert not MaskFile.read(tmp_path / "mask" / MASK).bits
     assert torch.equal(load(tmp_path / "mask").model.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
 

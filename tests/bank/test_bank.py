@@ -15,7 +15,7 @@ import transformers as hf
 
 import slimformer
 from slimformer.anatomy import Anatomy
-from slimformer.artifact import Step, save_mask
+from slimformer.artifact import Step, save
 from slimformer.bank import MaskBank
 from slimformer.errors import ArtifactError, DataError
 from slimformer.methods.mask import MaskConfig
@@ -290,7 +290,7 @@ def test_every_family(family, tmp_path):
         kind = "tagging" if family != "gpt_neox" else "classification"
         task = {"name": kind, "kind": kind, "labels": ["a", "b", "c"]}
         step = Step(method="mask")
-        save_mask(tmp_path / f"{seed}", model, base=tmp_path / "base", processor=read, step=step, task=task)
+        save(tmp_path / f"{seed}", model, base=tmp_path / "base", processor=read, step=step, task=task, storage="mask")
         bank.add(f"{seed}", tmp_path / f"{seed}")
     found = bank.logits({"0": TEXTS, "1": TEXTS[:2]})
     for name, rows in found.items():
@@ -313,7 +313,15 @@ def test_images(tmp_path):
     Masking.start(model, MaskConfig(blocks="0-")).end(model)
     task = {"name": "image-classification", "kind": "image-classification", "labels": ["cat", "dog"]}
     processor = models.load_processor(tmp_path / "base")
-    save_mask(tmp_path / "out", model, base=tmp_path / "base", processor=processor, step=Step(method="mask"), task=task)
+    save(
+        tmp_path / "out",
+        model,
+        base=tmp_path / "base",
+        processor=processor,
+        step=Step(method="mask"),
+        task=task,
+        storage="mask",
+    )
     bank = MaskBank()
     bank.add("pets", tmp_path / "out")
     image = ImageArray(torch.randint(0, 255, (16, 16, 3), dtype=torch.uint8).numpy(), "here")

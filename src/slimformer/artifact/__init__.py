@@ -6,10 +6,10 @@ and nothing here imports training.
 
 from slimformer.artifact.loading import Loaded, load
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
-from slimformer.artifact.mask_file import MaskFile
-from slimformer.artifact.masking import save_mask
 from slimformer.artifact.merging import merge
 from slimformer.artifact.saving import save
+from slimformer.artifact.storage.mask import MaskStorage
+from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.artifact.verifying import Report, verify
 from slimformer.artifact.weights import fingerprint
 
@@ -19,6 +19,7 @@ __all__ = [
     "Loaded",
     "Manifest",
     "MaskFile",
+    "MaskStorage",
     "ModelRecord",
     "Report",
     "Step",
@@ -28,6 +29,5 @@ __all__ = [
     "merge",
     "read_manifest",
     "save",
-    "save_mask",
     "verify",
 ]

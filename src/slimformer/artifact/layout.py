@@ -1,14 +1,8 @@
-"""What may lie in an artifact folder, declared as data.
-
-A way to store weights is one entry of `LAYOUTS`; the entries are tried in order and the first whose
-file is there is taken.
-"""
+"""What may lie in an artifact folder, declared as data; how weights lie in it is a matter of `artifact.storage`."""
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from slimformer.errors import ArtifactError
@@ -27,54 +21,6 @@ PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickl
 CODE_SUFFIXES = frozenset({".py"})
 #: Files that would make Transformers load something else than the model in this folder.
 DIVERTING_FILES = frozenset({"adapter_config.json"})
-
-
-@dataclass(frozen=True)
-class Layout:
-    """One way weights lie in a folder, recognised by the file `weights`.
-
-    With `indexed`, that file is an index that names the files with the tensors.
-    """
-
-    name: str
-    weights: str
-    indexed: bool = False
-
-    def tensor_files(self, folder: Path) -> list[Path]:
-        """List the safetensors files of `folder`, in the order of their names."""
-        if not self.indexed:
-            return [folder / self.weights]
-        path = folder / self.weights
-        try:
-            names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError, TypeError) as error:
-            raise ArtifactError(f"`{path}` is not an index of weights: {error}; copy the folder again") from error
-        for name in names:
-            if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
-                raise ArtifactError(f"`{path}` names the file `{name}`, which is not there; copy the folder again")
-        return [folder / name for name in sorted(names)]
-
-
-LAYOUTS = (
-    Layout("plain", "model.safetensors"),
-    Layout("sharded", "model.safetensors.index.json", indexed=True),
-    Layout("mask", MASK),
-)
-
-
-def find_layout(folder: Path) -> Layout:
-    """Return the first layout whose weights are in `folder`."""
-    for layout in LAYOUTS:
-        if (folder / layout.weights).is_file():
-            return layout
-    tried = " or ".join(f"`{layout.weights}`" for layout in LAYOUTS)
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    if pickled:
-        raise ArtifactError(
-            f"folder `{folder}` keeps its weights as a pickle, `{pickled[0]}`, which is never read; "
-            "convert it with `save_pretrained`, which writes safetensors"
-        )
-    raise ArtifactError(f"folder `{folder}` has no weights; it needs {tried}")
 
 
 def list_files(folder: Path, *, trust_code: bool = False) -> list[str]:

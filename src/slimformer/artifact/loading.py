@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.guard import check_configs, read_config
-from slimformer.artifact.layout import CONFIG, MASK, find_layout
+from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.manifest import Manifest, read_manifest
+from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.sums import check_files
 from slimformer.errors import ArtifactError
 from slimformer.models import quiet
+from slimformer.models.processors import processor_class
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
-
-#: What prepares a model's inputs, by the file that tells of it; tried in order.
-PROCESSORS = (
-    ("processor_config.json", "AutoProcessor"),
-    ("preprocessor_config.json", "AutoImageProcessor"),
-    ("tokenizer_config.json", "AutoTokenizer"),
-)
 
 
 @dataclass(frozen=True)
@@ -85,53 +80,29 @@ def load_model(
     base: str | Path | None = None,
 ) -> PreTrainedModel:
     """Load the model of a folder from safetensors; a weight too many, too few or of another shape is an error."""
-    layout = find_layout(folder)
-    loader, code = _loader(folder, read_config(folder / CONFIG), trust_code)
-    if layout.name == "mask":
-        from slimformer.artifact.masking import load_masked
-
-        return load_masked(folder, loader, base, dtype)
-    if base is not None:
-        raise ArtifactError(f"a base was given, `{base}`, but `{folder}` is no mask and needs none; leave it out")
-    try:
-        with quiet():
-            model, info = loader.from_pretrained(
-                str(folder),
-                dtype="auto" if dtype is None else dtype,
-                use_safetensors=True,
-                local_files_only=True,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-                **code,
-            )
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ArtifactError(
-            f"the model of `{folder}` does not load: {reason}; check {CONFIG} and the installed transformers version"
-        ) from error
-    _check_loading(folder, info)
-    loaded: PreTrainedModel = model.eval()
-    return loaded
+    loader = _loader(folder, read_config(folder / CONFIG), trust_code)
+    return storage_of(folder).read(folder, loader, dtype=dtype, base=base)
 
 
 def load_processor(folder: Path, *, trust_code: bool = False, base: str | Path | None = None) -> Any:
     """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
     import transformers
 
-    for name, auto in PROCESSORS:
-        if (folder / name).is_file():
-            try:
-                with quiet():
-                    return getattr(transformers, auto).from_pretrained(
-                        str(folder), local_files_only=True, trust_remote_code=trust_code
-                    )
-            except Exception as error:
-                reason = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise ArtifactError(
-                    f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
-                    f"check {name} and the installed transformers version"
-                ) from error
-    return _processor_of_base(folder, base) if (folder / MASK).is_file() else None
+    reader = processor_class([path.name for path in folder.iterdir()])
+    if reader is None:
+        return storage_of(folder).processor(folder, base)
+    name, auto = reader
+    try:
+        with quiet():
+            return getattr(transformers, auto).from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=trust_code
+            )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ArtifactError(
+            f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
+            f"check {name} and the installed transformers version"
+        ) from error
 
 
 def _loader(folder: Path, config: dict[str, Any], trust_code: bool) -> tuple[Any, dict[str, Any]]:
@@ -159,25 +130,3 @@ def architecture_of(folder: Path) -> type[PreTrainedModel]:
     """The class of Transformers that the config of a folder names."""
     found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG), trust_code=False)[0]
     return found
-
-
-def _processor_of_base(folder: Path, base: str | Path | None) -> Any:
-    from slimformer.artifact.mask_base import base_processor, find_base
-    from slimformer.artifact.mask_file import MaskFile
-
-    record = MaskFile.read(folder / MASK).base
-    return base_processor(record, find_base(record, folder, base)) if record.processor else None
-
-
-def _check_loading(folder: Path, info: dict[str, Any]) -> None:
-    mismatched = {key[0]: f"has shape {list(key[1])} instead of {list(key[2])}" for key in info["mismatched_keys"]}
-    missing = dict.fromkeys(info["missing_keys"], "is missing")
-    unexpected = dict.fromkeys(info["unexpected_keys"], "has no place in the model")
-    problems = {**mismatched, **missing, **unexpected}
-    for name in sorted(problems):
-        raise ArtifactError(
-            f"weights and {CONFIG} of `{folder}` do not belong together: `{name}` {problems[name]} "
-            f"({len(problems)} such weights); copy the artifact again"
-        )
-    if info.get("error_msgs"):
-        raise ArtifactError(f"the weights of `{folder}` do not load: {info['error_msgs'][0]}; copy the artifact again")

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from slimformer.artifact.layout import MANIFEST, is_safe_name
+from slimformer.artifact.layout import MANIFEST, MASK, is_safe_name
 from slimformer.errors import ArtifactError
 
 #: Version of the format written, and the newest one read.
@@ -70,6 +70,7 @@ class ModelRecord(Record):
     parameters: int = Field(ge=0, description="number of stored weights, tied ones counted once")
     dtype: str = Field(min_length=1, description="type the weights are loaded as")
     fingerprint: Sha256 = Field(description="content hash of the weights")
+    storage: str = Field(default="plain", min_length=1, description="how the weights lie in the folder")
     packed: list[str] | None = Field(default=None, description="layouts of packed weights; absent where there are none")
 
 
@@ -101,6 +102,17 @@ class Manifest(Record):
         default_factory=dict, description="metrics as measured, by data set and name"
     )
     files: dict[str, FileSum] = Field(description="every other file of the folder")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storage_of_format_1(cls, content: Any) -> Any:
+        """Format 1 left it to the files how weights are stored."""
+        if not isinstance(content, dict) or content.get("format") != 1 or not isinstance(content.get("model"), dict):
+            return content
+        storage = (
+            "mask" if MASK in (content.get("files") or ()) else "packed" if content["model"].get("packed") else None
+        )
+        return content if storage is None else {**content, "model": {**content["model"], "storage": storage}}
 
     @field_validator("files")
     @classmethod

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimformer.artifact.layout import MASK, find_layout
+from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import load
 from slimformer.artifact.manifest import Manifest, Step
-from slimformer.artifact.mask_base import find_base
-from slimformer.artifact.mask_file import MaskFile
-from slimformer.artifact.masking import assemble, narrow
 from slimformer.artifact.saving import save
+from slimformer.artifact.storage.mask import assemble, narrow
+from slimformer.artifact.storage.mask_base import find_base
+from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.anatomy import Block, Matrix
-    from slimformer.artifact.mask_file import Unit
+    from slimformer.artifact.storage.mask_file import Unit
 
 
 def merge(
@@ -45,7 +45,7 @@ def merge(
     """
     path = Path(folder).expanduser()
     loaded = load(path, base=base)
-    if find_layout(path).name != "mask":
+    if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
     file = MaskFile.read(path / MASK)
     model = _agreeing(loaded.model, file, find_base(file.base, path, base)) if file.kept else loaded.model

@@ -8,8 +8,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slimformer.artifact.layout import LAYOUTS, MANIFEST
+from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
+from slimformer.artifact.storage.handler import weight_files
 from slimformer.artifact.weights import fingerprint
 from slimformer.errors import ArtifactError
 from slimformer.models import ALIASES, resolve
@@ -96,9 +97,9 @@ def cached_folder(name: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
-    for layout in LAYOUTS:
+    for file in weight_files():
         try:
-            found = try_to_load_from_cache(name, layout.weights)
+            found = try_to_load_from_cache(name, file)
         except HFValidationError:
             return None
         if isinstance(found, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ from slimformer.artifact.staging import staging
 from slimformer.artifact.sums import sum_file, sum_files
 from slimformer.artifact.weights import count, fingerprint, size, stored_tensors
 from slimformer.errors import ArtifactError
-from slimformer.models import quiet
+from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
+
+    from slimformer.artifact.storage.handler import Storage
 
 #: Room for everything beside the weights when the free space is checked.
 MARGIN = 1024 * 1024
@@ -48,7 +49,8 @@ def save(
     probe: Mapping[str, Tensor] | None = None,
     overwrite: bool = False,
     command: str | Sequence[str] | None = None,
-    write: Callable[[Path, PreTrainedModel, Any], None] | None = None,
+    storage: str | Storage | None = None,
+    sidecar: Callable[[Path], None] | None = None,
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -66,12 +68,15 @@ def save(
         probe: a small batch for models that take other inputs than token ids or pixels.
         overwrite: replace the artifact that is there.
         command: the command line that ran.
-        write: puts model and processor into the folder in another layout than a plain checkpoint.
+        storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
+            default packed where the model is, else plain.
+        sidecar: writes further files into the folder, such as how a sentence encoder pools.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
     """
     transformer = _check_model(model)
+    handler = _handler(transformer, storage)
     steps = chain(step, base, base_manifest, command)
     described = _describe(steps, metrics, task)
     # Asked before anything is written: a model that has diverged is not saved.
@@ -80,7 +85,9 @@ def save(
     needed = size(stored_tensors(transformer))
 
     with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
-        (write or write_checkpoint)(stage, transformer, processor)
+        handler.write(stage, transformer, processor, base)
+        if sidecar is not None:
+            sidecar(stage)
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
@@ -91,7 +98,8 @@ def save(
             parameters=count(transformer),
             dtype=str(read_config(stage / CONFIG).get("dtype")),
             fingerprint=fingerprint(stage),
-            packed=_layouts(transformer),
+            storage=handler.name,
+            **handler.describe(transformer),
         )
         return _write_manifest(stage, {**described, "model": record})
 
@@ -117,10 +125,11 @@ def _check_model(model: nn.Module) -> PreTrainedModel:
     return model
 
 
-def _layouts(model: PreTrainedModel) -> list[str] | None:
-    from slimformer.runtime.packed import packed_weights
-
-    return sorted({weight.layout for weight in packed_weights(model).values()}) or None
+def _handler(model: PreTrainedModel, storage: str | Storage | None) -> Storage:
+    if storage is None:
+        storage = "packed" if getattr(model, "is_quantized", False) else "plain"
+    handler: Storage = STORAGE.get(storage)() if isinstance(storage, str) else storage
+    return handler
 
 
 def _describe(
@@ -147,30 +156,6 @@ def _describe(
     return described
 
 
-def write_checkpoint(stage: Path, model: PreTrainedModel, processor: Any) -> None:
-    """Write a plain checkpoint."""
-    # The weights go into one file whatever their size.
-    _save_part(stage, model, max_shard_size="1000TB")
-    if processor is not None:
-        save_processor(stage, processor)
-
-
-def save_processor(folder: Path, processor: Any) -> None:
-    """Write a tokenizer or image processor, without what its last call left in it."""
-    _save_part(folder, _untouched(processor))
-
-
-def _save_part(folder: Path, part: Any, **settings: str) -> None:
-    try:
-        with quiet():
-            part.save_pretrained(folder, **settings)
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ArtifactError(
-            f"`{type(part).__name__}` cannot be saved: {reason}; nothing was written, mend it and save again"
-        ) from error
-
-
 def _check_kinds(stage: Path, processor: Any) -> None:
     for path in sorted(stage.rglob("*")):
         if path.is_file() and path.suffix not in DATA_SUFFIXES:
@@ -178,19 +163,6 @@ def _check_kinds(stage: Path, processor: Any) -> None:
                 f"`{type(processor).__name__}` writes `{path.name}`, which is neither JSON nor text; "
                 "nothing was written, give the fast version of the tokenizer"
             )
-
-
-def _untouched(processor: Any) -> Any:
-    """A copy of a processor without what its last call and the environment left in it."""
-    plain = copy.deepcopy(processor)
-    backend = getattr(plain, "backend_tokenizer", None)
-    if backend is not None:
-        backend.no_truncation()
-        backend.no_padding()
-    for kept in (getattr(plain, "init_kwargs", None), getattr(plain, "__dict__", None)):
-        if isinstance(kept, dict):
-            kept.pop("local_files_only", None)
-    return plain
 
 
 def _open_to_readers(stage: Path) -> None:

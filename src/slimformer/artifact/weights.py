@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.layout import find_layout
+from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _folder_digests(folder: Path) -> Iterable[tuple[str, str]]:
 
     if not folder.is_dir():
         raise ArtifactError(f"no folder at `{folder}`; give a model, its state dict or its folder")
-    for path in find_layout(folder).tensor_files(folder):
+    for path in storage_of(folder).tensor_files(folder):
         try:
             with safe_open(path, framework="pt") as file:
                 names = file.keys()

@@ -5,23 +5,24 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from slimformer import models
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.mask_base import find_base, fingerprint_of
-from slimformer.artifact.mask_file import MaskFile
 from slimformer.artifact.merging import merge
+from slimformer.artifact.storage.mask_base import find_base, fingerprint_of
+from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import SharedBase
 from slimformer.bank.tasks import BankTask
 from slimformer.errors import ArtifactError
+from slimformer.inference.door import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torch import nn
     from transformers import PreTrainedModel
 
     from slimformer.artifact import Manifest
@@ -157,12 +158,9 @@ class MaskBank:
         return self._tasks[name]
 
     def _load_base(self, base: str | Path) -> None:
-        import transformers
-
         self.source, self.fingerprint = str(base), fingerprint_of(base)
-        stored: Any = getattr(transformers, (models.load_config(base).architectures or ["AutoModel"])[0], None)
-        loaded = models.load_model(base, stored or transformers.AutoModel).eval().to(self.device)
-        self._base = SharedBase(loaded)
+        model: nn.Module = open_model(base, processor=False).model
+        self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
 
     def _evict(self) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of, checked_manifest, load_processor
-from slimformer.artifact.mask_base import base_processor
-from slimformer.artifact.mask_file import MaskFile
-from slimformer.artifact.masking import check_shapes, full_size, narrow
+from slimformer.artifact.storage.mask import check_shapes, full_size, narrow
+from slimformer.artifact.storage.mask_base import base_processor
+from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.answering import Answerer
 from slimformer.bank.sharing import SharedBase, clone, put
 from slimformer.bank.showing import showing

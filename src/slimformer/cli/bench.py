@@ -31,7 +31,7 @@ def bench_models(
         device: Where to run, such as `cuda`; by default the CPU.
         base: Where the base of masks is now, if it has moved.
     """
-    from slimformer.bench import bench
+    from slimformer.inference.bench import bench
 
     if not models:
         raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
-from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ArtifactError
+from slimformer.inference.door import open_model
 from slimformer.runtime import keep_packed, packed_weights
 from slimformer.views import attached, unround_activations
 from slimformer.views.attention import use_attention
@@ -39,7 +38,7 @@ def find_model(model: nn.Module | str | Path, base: str | Path | None = None) ->
         UnknownFamilyError: Where the family is none that slimformer knows.
         ArtifactError: Where a view is still on a weight.
     """
-    loaded = _load(model, base) if isinstance(model, str | Path) else model
+    loaded = open_model(model, base=base, processor=False).model if isinstance(model, str | Path) else model
     found = cast("PreTrainedModel", Anatomy.of(loaded).model)
     for at in attached(found):
         raise ArtifactError(f"`{at.path}` still has a view on it; call `slimformer.views.bake` before the export")
@@ -81,16 +80,6 @@ def working_copies(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedM
     for each in (source, traced):
         each.config.use_cache = False
     return source, traced
-
-
-def _load(name: str | Path, base: str | Path | None) -> PreTrainedModel:
-    if (Path(name).expanduser() / MANIFEST).is_file():
-        return artifact.load(name, base=base).model
-    import transformers
-
-    architecture = (models.load_config(name).architectures or ["AutoModel"])[0]
-    model_class = getattr(transformers, architecture, transformers.AutoModel)
-    return models.load_model(name, model_class, whole=True)
 
 
 def _in_float(model: PreTrainedModel) -> PreTrainedModel:

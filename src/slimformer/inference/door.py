@@ -57,7 +57,8 @@ class Source:
             )
         if self.storage != "plain":
             raise CheckpointError(
-                f"`{self.name}` holds quantized weights, which are not trained on; give the float model it was made from"
+                f"`{self.name}` holds quantized weights, which are not trained on; "
+                "give the float model it was made from"
             )
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.storage.handler import Storage
     from slimformer.methods.manner import Manner
     from slimformer.methods.task_options import TaskOptions
     from slimformer.tasks import TaskData
@@ -88,7 +89,7 @@ def run_on_task(
     out: str | None,
     prepare: Callable[[PreTrainedModel], Objective | None] | None = None,
     finish: Callable[[PreTrainedModel], None] | None = None,
-    save: Callable[..., Any] = artifact.save,
+    storage: Callable[[], Storage] | None = None,
 ) -> TaskResult:
     """Train a base on a task with a method, evaluate what came out and save it as an artifact.
 
@@ -101,7 +102,7 @@ def run_on_task(
         out: Folder for the result; None to keep it in memory only.
         prepare: Puts views on the model and returns the objective; None to fine-tune.
         finish: Turns the trained model into the one that is evaluated and saved, such as baking its views.
-        save: Writes the result; takes what `artifact.save` takes.
+        storage: How the result is stored; asked when it is finished.
     """
     config.require("task", "data")
     settings = config.model_dump(mode="json", exclude={"out"})
@@ -136,7 +137,7 @@ def run_on_task(
         model.eval()
         metrics = evaluate(model, data, "dev", start.dev, processor)
         if place.out is not None and is_main():
-            save(
+            artifact.save(
                 place.out,
                 model,
                 processor=processor,
@@ -145,6 +146,7 @@ def run_on_task(
                 metrics={f"{data.preset.name}/dev": metrics},
                 task=task_record(data, config),
                 overwrite=manner.overwrite,
+                storage=None if storage is None else storage(),
             )
     return TaskResult(
         model,

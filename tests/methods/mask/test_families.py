@@ -8,7 +8,7 @@ import torch
 import slimformer
 from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.artifact import MaskFile, Step, fingerprint, save_mask
+from slimformer.artifact import MaskFile, MaskStorage, Step, fingerprint, save
 from slimformer.errors import AnatomyError, ConfigError
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.choice import new_head
@@ -62,7 +62,7 @@ def test_only_scores_learn_and_the_file_gives_the_model_back(family, tmp_path):
     assert any(not torch.equal(bits[at.path], at.view.binary) for at in attached(model))
     masking.end(model)
     assert next(attached(model), None) is None
-    save_mask(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"))
+    save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage="mask")
     assert fingerprint(tmp_path / "base") == in_file
     loaded = slimformer.load(tmp_path / "out").model
     same(state(model), state(loaded))
@@ -96,7 +96,13 @@ def test_neurons_and_heads_are_removed_for_real(family, anneal, tmp_path):
     with torch.no_grad():
         after = model.base_model(**inputs)[0]
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
-    save_mask(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), kept=masking.kept)
+    save(
+        tmp_path / "out",
+        model,
+        base=tmp_path / "base",
+        step=Step(method="mask"),
+        storage=MaskStorage(kept=masking.kept),
+    )
     loaded = slimformer.load(tmp_path / "out").model
     same(state(model), state(loaded))
     slimformer.artifact.merge(tmp_path / "out", tmp_path / "plain")

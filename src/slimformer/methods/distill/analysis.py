@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.bench import bench
+from slimformer.inference.bench import bench
 from slimformer.methods.distill.method import distill
 from slimformer.methods.distill.result import losses_in
 from slimformer.methods.distill.setup import set_up

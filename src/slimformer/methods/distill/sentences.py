@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slimformer.anatomy import Anatomy
-from slimformer.artifact.saving import write_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,11 +22,10 @@ MODULES = [
 ]
 
 
-def sentence_encoder(pooling: Pooling) -> Callable[[Path, PreTrainedModel, Any], None]:
-    """What writes a plain checkpoint together with how its outputs are pooled."""
+def sentence_encoder(model: PreTrainedModel, pooling: Pooling) -> Callable[[Path], None]:
+    """What writes, beside a model, how its outputs are pooled."""
 
-    def write(stage: Path, model: PreTrainedModel, processor: Any) -> None:
-        write_checkpoint(stage, model, processor)
+    def write(stage: Path) -> None:
         (stage / "modules.json").write_text(json.dumps(MODULES, indent=2))
         (stage / "1_Pooling").mkdir()
         settings = {

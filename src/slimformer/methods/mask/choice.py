@@ -14,7 +14,7 @@ from slimformer.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from slimformer.artifact.mask_file import Unit
+    from slimformer.artifact.storage.mask_file import Unit
     from slimformer.methods.mask.config import MaskConfig
 
 

@@ -10,6 +10,7 @@ from slimformer.methods.mask.config import MaskConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from slimformer.artifact import MaskStorage
     from slimformer.methods.mask.scores import Masking
     from slimformer.methods.task_run import TaskResult
     from slimformer.train import Objective
@@ -26,8 +27,7 @@ def mask(config: MaskConfig | None = None, **settings: Any) -> TaskResult:
         >>> result = mask(model="minilm", task="classification", data="reviews", out="sentiment")
         >>> (result.folder / "mask.safetensors").stat().st_size
     """
-    from slimformer.artifact import save_mask
-    from slimformer.artifact.mask_base import fingerprint_of
+    from slimformer.artifact.storage.mask_base import fingerprint_of
     from slimformer.methods.mask.scores import Masking
     from slimformer.methods.task_run import run_on_task
 
@@ -45,9 +45,17 @@ def mask(config: MaskConfig | None = None, **settings: Any) -> TaskResult:
     def finish(model: PreTrainedModel) -> None:
         running[0].end(model)
 
-    def save(*given: Any, **described: Any) -> Any:
-        return save_mask(*given, kept=running[0].kept, **described)
+    def storage() -> MaskStorage:
+        return running[0].storage()
 
     return run_on_task(
-        "mask", config, config, manner, base=config.model, out=config.out, prepare=prepare, finish=finish, save=save
+        "mask",
+        config,
+        config,
+        manner,
+        base=config.model,
+        out=config.out,
+        prepare=prepare,
+        finish=finish,
+        storage=storage,
     )

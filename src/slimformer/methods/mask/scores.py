@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from slimformer.artifact.masking import narrow
+from slimformer.artifact.storage.mask import MaskStorage, narrow
 from slimformer.methods.mask.choice import Place, choose, new_head
 from slimformer.methods.mask.schedule import Scheduled, ScheduledMask
-from slimformer.views import MaskView, attach, bake, magnitude_scores, uniform_scores
+from slimformer.views import MaskView, attach, attached, bake, magnitude_scores, uniform_scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from slimformer.artifact.mask_file import Unit
+    from slimformer.artifact.storage.mask_file import Unit
     from slimformer.methods.mask.config import MaskConfig
     from slimformer.train import Objective
 
@@ -29,11 +30,13 @@ class Masking:
         config: The settings.
         views: Where each mask stands.
         kept: Which neurons and heads were kept, by block, once the run is done.
+        bits: Name of a weight → which of its entries were kept, once the run is done.
     """
 
     config: MaskConfig
     views: list[tuple[Place, MaskView]]
-    kept: dict[int, dict[Unit, Tensor]]
+    kept: dict[int, dict[Unit, Tensor]] = field(default_factory=dict)
+    bits: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
     def start(cls, model: PreTrainedModel, config: MaskConfig) -> Masking:
@@ -47,7 +50,7 @@ class Masking:
             view = _view(place, config)
             attach(place.matrix, view)
             views.append((place, view))
-        return cls(config, views, {})
+        return cls(config, views)
 
     def objective(self) -> Objective | None:
         """What to minimise: the task's own loss; None where nothing depends on the step."""
@@ -62,9 +65,42 @@ class Masking:
             if place.unit is not None and place.block is not None:
                 assert isinstance(view, ScheduledMask)
                 self.kept.setdefault(place.block, {})[place.unit] = view.final_bits().flatten().bool().cpu()
+        single = {id(view) for place, view in self.views if place.unit is None}
+        self.bits = _bits(model, single)
         bake(model)
-        narrow(model, self.kept, "memory")
+        if self.kept:
+            self.bits = _narrowed(model, self.bits, self.kept)
+            narrow(model, self.kept, "memory")
         model.requires_grad_(True)
+
+    def storage(self) -> MaskStorage:
+        """How the model is stored: as the bits this run ended with."""
+        return MaskStorage(self.bits, self.kept)
+
+
+@torch.no_grad()
+def _bits(model: PreTrainedModel, views: set[int]) -> dict[str, Tensor]:
+    """The bits of the weights under these views, as the modules hold them: what the views make of ones."""
+    bits: dict[str, Tensor] = {}
+    for at in attached(model):
+        if id(at.view) in views and f"{at.path}.{at.tensor}" not in bits:
+            weight = at.original.data
+            at.original.data = torch.ones_like(weight)
+            bits[f"{at.path}.{at.tensor}"] = getattr(at.module, at.tensor) != 0
+            at.original.data = weight
+    return bits
+
+
+@torch.no_grad()
+def _narrowed(
+    model: PreTrainedModel, bits: dict[str, Tensor], kept: dict[int, dict[Unit, Tensor]]
+) -> dict[str, Tensor]:
+    """The bits that are left when neurons and heads are removed."""
+    copied = copy.deepcopy(model)
+    for name, mask in bits.items():
+        copied.get_parameter(name).copy_(mask)
+    narrow(copied, kept, "memory")
+    return {name: copied.get_parameter(name) != 0 for name in bits}
 
 
 def _view(place: Place, config: MaskConfig) -> MaskView:

@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call
 
 from slimformer import artifact
-from slimformer.artifact.masking import assemble
+from slimformer.artifact.storage.mask import assemble
 from slimformer.errors import ArtifactError
 from slimformer.methods.base import is_artifact
 from slimformer.methods.mask.measuring import Measure

@@ -10,9 +10,9 @@ from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
-from slimformer.artifact.mask_base import find_base
-from slimformer.artifact.mask_file import MaskFile
-from slimformer.artifact.masking import assemble, differences, names_in_base
+from slimformer.artifact.storage.mask import assemble
+from slimformer.artifact.storage.mask_base import find_base
+from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import ArtifactError
 from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.mask.scores import Masking
@@ -66,15 +66,15 @@ def _bits(folder: Path) -> tuple[Bits, Bits]:
             "give masks of single weights"
         )
     base, architecture = find_base(file.base, folder), architecture_of(folder)
-    model, whole = (assemble(base, architecture, models.load_config(folder)) for _ in range(2))
+    model = assemble(base, architecture, models.load_config(folder))
     settings = {name: value for name, value in step.config.items() if name in MaskConfig.model_fields}
     if settings.get("top_down") is not None or settings.get("bottom_up") is not None:
         del settings["blocks"]
-    Masking.start(model, MaskConfig.make(settings)).end(model)
-    begun, _ = differences(model, whole, names_in_base(base, architecture))
+    masking = Masking.start(model, MaskConfig.make(settings))
+    masking.end(model)
     ended = {name: file.mask(name).bool() for name in file.bits}
     paths = {f"{model.base_model_prefix}.{block.path}.": block.index for block in Anatomy.of(model).blocks}
-    return _by_block(ended, paths), _by_block(begun, paths)
+    return _by_block(ended, paths), _by_block(masking.bits, paths)
 
 
 def _by_block(bits: Mapping[str, Tensor], paths: Mapping[str, int]) -> Bits:

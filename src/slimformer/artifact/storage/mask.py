@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import copy
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.mask_base import find_base, fingerprint_of, processor_sums, source_of
-from slimformer.artifact.mask_file import BaseRecord, MaskFile, pack
 from slimformer.artifact.provenance import describe_base
-from slimformer.artifact.saving import save, save_processor
+from slimformer.artifact.storage.handler import Storage, plain_text
+from slimformer.artifact.storage.mask_base import (
+    base_processor,
+    find_base,
+    fingerprint_of,
+    processor_sums,
+    source_of,
+)
+from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile, pack
+from slimformer.artifact.storage.plain import WITH_SLIMFORMER, save_processor
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -23,7 +31,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.artifact.manifest import Manifest
-    from slimformer.artifact.mask_file import Unit
+    from slimformer.artifact.storage.handler import Loader
+    from slimformer.artifact.storage.mask_file import Unit
 
     Kept = Mapping[int, Mapping[Unit, Tensor]]
 
@@ -32,40 +41,80 @@ if TYPE_CHECKING:
 OTHER_SEED = 0x5EED_0F_0DD
 
 
-def save_mask(
-    folder: str | Path, model: PreTrainedModel, *, base: str | Path, kept: Kept | None = None, **described: Any
-) -> Manifest:
-    """Write what a model differs by from its base, one bit per masked weight, as an artifact.
+class MaskStorage(Storage):
+    """What a model differs by from its base: one bit per masked weight, and what the base does not have.
 
-    A weight that is the base's is not stored; one whose values are the base's or 0 is stored as bits; anything else,
+    A weight that is the base's is not stored; one that is the base's times its bits is stored as bits; anything else,
     such as the head, is stored whole. So the folder is small and cannot be loaded without the base.
 
     Args:
-        folder: Where the artifact goes.
-        model: The model, views baked.
-        base: The base it was made from: an alias, a folder or a Hub name.
+        bits: Name of a weight → which of its entries the run kept, as booleans; a weight that is not listed but whose
+            values are the base's or 0 gets bits that say so.
         kept: Which neurons and heads of the base the model still has, where some were removed.
-        described: Whatever else `save` takes.
     """
 
-    def write(stage: Path, transformer: PreTrainedModel, processor: Any) -> None:
-        _write(stage, transformer, processor, base, kept or {})
+    name = "mask"
+    weights = (MASK,)
 
-    return save(folder, model, base=base, write=write, **described)
+    def __init__(self, bits: Mapping[str, Tensor] | None = None, kept: Kept | None = None) -> None:
+        self.bits = bits or {}
+        self.kept = kept or {}
 
+    def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
+        """Write the mask file and the config; refused where base and bits do not give the model back exactly."""
+        if not isinstance(base, str | Path):
+            raise ArtifactError(
+                f"a mask needs the base it was made from, and `base` is `{base}`; give its name or folder"
+            )
+        assembled = assemble(base, type(model), model.config)
+        narrow(assembled, self.kept, str(stage))
+        bits, whole = differences(model, assembled, names_in_base(base, type(model)), self.bits)
+        own_processor = processor is not None and not _is_of_base(processor, base)
+        record = BaseRecord(
+            name=describe_base(base).name,
+            source=source_of(base),
+            fingerprint=fingerprint_of(base),
+            processor={} if own_processor or processor is None else processor_sums(base),
+        )
+        shapes = {name: tuple(each.shape) for name, each in bits.items()}
+        file = MaskFile(record, {name: pack(each) for name, each in bits.items()}, shapes, self.kept, whole)
+        file.write(stage / MASK)
+        _check_exact(model, put_on(replace(file, kept={}), assembled, ""))
+        config = copy.deepcopy(model.config)
+        config.architectures = [type(model).__name__]
+        config.dtype = str(model.dtype).removeprefix("torch.")
+        config.save_pretrained(stage)
+        if own_processor:
+            save_processor(stage, processor)
 
-def load_masked(
-    folder: Path, architecture: type[PreTrainedModel], base: str | Path | None, dtype: str | torch.dtype | None
-) -> PreTrainedModel:
-    """Load the model of a mask folder: find its base, check it, and put the mask on."""
-    import torch
+    def read(
+        self, folder: Path, loader: Loader, *, dtype: str | torch.dtype | None, base: str | Path | None
+    ) -> PreTrainedModel:
+        """Find the base, check it, and put the mask on."""
+        import torch
 
-    file = MaskFile.read(folder / MASK)
-    found = find_base(file.base, folder, base)
-    model = put_on(file, assemble(found, architecture, models.load_config(folder)), str(folder))
-    if dtype not in (None, "auto"):
-        model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
-    return model
+        file = MaskFile.read(folder / MASK)
+        place = find_base(file.base, folder, base)
+        model = put_on(file, assemble(place, loader[0], models.load_config(folder)), str(folder))
+        if dtype not in (None, "auto"):
+            model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
+        return model
+
+    def processor(self, folder: Path, base: str | Path | None) -> Any:
+        """That of the base."""
+        record = MaskFile.read(folder / MASK).base
+        return base_processor(record, find_base(record, folder, base)) if record.processor else None
+
+    def card(self, manifest: Manifest) -> str:
+        """On its base, or merged with it."""
+        name = "its base" if manifest.base is None else f"`{plain_text(manifest.base.name)}`"
+        return "\n\n".join(
+            [
+                f"This is a mask: one bit for each masked weight of {name}, and the head. It is loaded on that base:",
+                WITH_SLIMFORMER,
+                "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs neither.",
+            ]
+        )
 
 
 def assemble(base: str | Path, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
@@ -156,49 +205,32 @@ def names_in_base(base: str | Path, architecture: type[PreTrainedModel]) -> set[
 
 
 def differences(
-    model: PreTrainedModel, assembled: PreTrainedModel, in_base: set[str]
+    model: PreTrainedModel, assembled: PreTrainedModel, in_base: set[str], bits: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What a model differs by from its base: bits by name of the weight, and tensors that are to be stored whole."""
-    bits: dict[str, Tensor] = {}
+    """What a model differs by from its base: bits by name of the weight, and tensors that are to be stored whole.
+
+    Args:
+        model: The model.
+        assembled: Its base under the same head.
+        in_base: Names of weights that the base has.
+        bits: The bits of a run by name of the weight.
+    """
+    masks: dict[str, Tensor] = {}
     whole: dict[str, Tensor] = {}
-    theirs = assembled.state_dict()
+    base_state = assembled.state_dict()
     seen: set[tuple[int, tuple[int, ...]]] = set()
     for name, tensor in model.state_dict().items():
         place = (tensor.data_ptr(), tuple(tensor.shape))  # a tied weight counts once
-        if place in seen or (name in in_base and _same_bits(tensor, theirs[name])):
+        if place in seen or (name not in bits and name in in_base and _same_bits(tensor, base_state[name])):
             continue
         seen.add(place)
+        mask = bits[name].to(tensor.device) if name in bits else tensor == base_state[name]
         # What a product with 0 and 1 gives, signs of zeros included, is compared, as it is what loading computes.
-        chosen = tensor == theirs[name]
-        if name in in_base and _same_bits(tensor, theirs[name] * chosen):
-            bits[name] = chosen
+        if name in in_base and _same_bits(tensor, base_state[name] * mask):
+            masks[name] = mask
         else:
             whole[name] = tensor
-    return bits, whole
-
-
-def _write(stage: Path, model: PreTrainedModel, processor: Any, base: str | Path, kept: Kept) -> None:
-    assembled = assemble(base, type(model), model.config)
-    narrow(assembled, kept, str(stage))
-    bits, whole = differences(model, assembled, names_in_base(base, type(model)))
-    own_processor = processor is not None and not _is_of_base(processor, base)
-    record = BaseRecord(
-        name=describe_base(base).name,
-        source=source_of(base),
-        fingerprint=fingerprint_of(base),
-        processor={} if own_processor or processor is None else processor_sums(base),
-    )
-    shapes = {name: tuple(each.shape) for name, each in bits.items()}
-    MaskFile(record, {name: pack(each) for name, each in bits.items()}, shapes, kept, whole).write(stage / MASK)
-    _check_exact(
-        model, put_on(MaskFile(record, {n: pack(b) for n, b in bits.items()}, shapes, {}, whole), assembled, "")
-    )
-    config = copy.deepcopy(model.config)
-    config.architectures = [type(model).__name__]
-    config.dtype = str(model.dtype).removeprefix("torch.")
-    config.save_pretrained(stage)
-    if own_processor:
-        save_processor(stage, processor)
+    return masks, whole
 
 
 def _check_exact(model: PreTrainedModel, again: PreTrainedModel) -> None:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer import artifact, models
+from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ConfigError
+from slimformer.inference.door import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,7 +77,7 @@ def bench(
     try:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
-            loaded = _place(_load(model, base), device or "cpu")
+            loaded = _place(open_model(model, base=base, processor=False).model, device or "cpu")
             shapes = _possible(loaded, shapes)
             timings = [time_forward(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
@@ -165,16 +165,6 @@ def _give_back() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl has not
         if trim is not None:
             trim(0)
-
-
-def _load(model: str | Path, base: str | None) -> nn.Module:
-    if (Path(model).expanduser() / MANIFEST).is_file():
-        return artifact.load(model, base=base).model
-    import transformers
-
-    architecture = (models.load_config(model).architectures or ["AutoModel"])[0]
-    loaded: nn.Module = models.load_model(model, getattr(transformers, architecture, transformers.AutoModel)).eval()
-    return loaded
 
 
 def _place(model: nn.Module, device: str) -> nn.Module:

@@ -11,8 +11,8 @@ import torch
 import transformers as hf
 
 from slimformer import models
-from slimformer.bench import PeakMemory, bench, random_inputs, time_forward
 from slimformer.errors import CheckpointError, ConfigError
+from slimformer.inference.bench import PeakMemory, bench, random_inputs, time_forward
 from tests import runs, zoo
 
 

@@ -11,7 +11,7 @@ from slimformer.artifact.sums import sum_file
 from slimformer.errors import ArtifactError, CheckpointError
 
 if TYPE_CHECKING:
-    from slimformer.artifact.mask_file import BaseRecord
+    from slimformer.artifact.storage.mask_file import BaseRecord
 
 #: Files a tokenizer or image processor is read from.
 PROCESSOR_FILES = frozenset(
