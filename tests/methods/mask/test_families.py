@@ -9,7 +9,7 @@ import slimformer
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import MaskFile, MaskStorage, Step, fingerprint, save
-from slimformer.errors import AnatomyError, ConfigError
+from slimformer.errors import AnatomyError, ArtifactError, ConfigError
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.choice import new_head
 from slimformer.methods.mask.scores import Masking
@@ -62,7 +62,7 @@ def test_only_scores_learn_and_the_file_gives_the_model_back(family, tmp_path):
     assert any(not torch.equal(bits[at.path], at.view.binary) for at in attached(model))
     masking.end(model)
     assert next(attached(model), None) is None
-    save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage="mask")
+    save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage=masking.storage())
     assert fingerprint(tmp_path / "base") == in_file
     loaded = slimformer.load(tmp_path / "out").model
     same(state(model), state(loaded))
@@ -71,6 +71,10 @@ def test_only_scores_learn_and_the_file_gives_the_model_back(family, tmp_path):
         assert torch.equal(model.eval().base_model(**inputs)[0], loaded.base_model(**inputs)[0])
     file = MaskFile.read(tmp_path / "out" / "mask.safetensors")
     assert file.masked_weights > 0
+    # What is stored are the bits of the run, not what a comparison with the base could tell.
+    in_base = {name for name in masking.bits if name.startswith(f"{model.base_model_prefix}.")}
+    assert file.bits.keys() == in_base
+    assert all(torch.equal(file.mask(name).bool(), masking.bits[name]) for name in in_base)
     assert all(not name.startswith(f"{model.base_model_prefix}.") for name in file.whole)
 
 
@@ -101,7 +105,7 @@ def test_neurons_and_heads_are_removed_for_real(family, anneal, tmp_path):
         model,
         base=tmp_path / "base",
         step=Step(method="mask"),
-        storage=MaskStorage(kept=masking.kept),
+        storage=masking.storage(),
     )
     loaded = slimformer.load(tmp_path / "out").model
     same(state(model), state(loaded))
@@ -156,3 +160,28 @@ def test_a_masked_classifier_learns_no_weights():
     Masking.start(model, MaskConfig(blocks="0-", classifier="masked"))
     assert all(name.endswith(".scores") for name, p in model.named_parameters() if p.requires_grad)
     assert "classifier" in {at.path for at in attached(model)}
+
+
+def test_bits_of_weights_that_are_zero_in_the_base_are_kept(tmp_path):
+    base = zoo.build("bert")
+    with torch.no_grad():
+        base.encoder.layer[2].intermediate.dense.weight[:, ::2] = 0
+    base.save_pretrained(tmp_path / "base")
+    model = models.load_model(tmp_path / "base", zoo.HEADED["bert"])
+    masking = Masking.start(model, MaskConfig(blocks="1-", seed=3))
+    masking.end(model)
+    name = "bert.encoder.layer.2.intermediate.dense.weight"
+    assert not masking.bits[name][:, ::2].all()
+    save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage=masking.storage())
+    file = MaskFile.read(tmp_path / "out" / "mask.safetensors")
+    assert torch.equal(file.mask(name).bool(), masking.bits[name])
+
+
+def test_bits_that_are_not_the_models_are_refused(tmp_path):
+    model, masking = start("bert", tmp_path / "base")
+    masking.end(model)
+    name = next(iter(masking.bits))
+    storage = MaskStorage({**masking.bits, name: ~masking.bits[name]})
+    with pytest.raises(ArtifactError, match=f"`{name}` of the model is not that of the base times the bits"):
+        save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage=storage)
+    assert not (tmp_path / "out").exists()

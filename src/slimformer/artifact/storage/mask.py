@@ -228,6 +228,11 @@ def differences(
         # What a product with 0 and 1 gives, signs of zeros included, is compared, as it is what loading computes.
         if name in in_base and _same_bits(tensor, base_state[name] * mask):
             masks[name] = mask
+        elif name in bits and name in in_base:
+            raise ArtifactError(
+                f"`{name}` of the model is not that of the base times the bits of the run; nothing was written, give the "
+                "base the run started from"
+            )
         else:
             whole[name] = tensor
     return masks, whole
