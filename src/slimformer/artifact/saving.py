@@ -118,9 +118,9 @@ def _check_model(model: nn.Module) -> PreTrainedModel:
 
 
 def _layouts(model: PreTrainedModel) -> list[str] | None:
-    from slimformer.runtime.packed import packed_weights
+    from slimformer.artifact.storage.packed import packed_weights
 
-    return sorted({weight.layout for weight in packed_weights(model).values()}) or None
+    return sorted({weight.layout.name for weight in packed_weights(model).values()}) or None
 
 
 def _describe(

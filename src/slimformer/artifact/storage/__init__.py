@@ -1,0 +1,1 @@
+"""Ways of storing the weights of an artifact."""
