@@ -11,7 +11,7 @@ from transformers import AutoModel
 
 from harness import in_turn, keep, options
 from slimformer import Anatomy, models
-from slimformer.views import MaskView, TernaryView, attach, attached, bake, slice_neurons, uniform_scores
+from slimformer.views import MaskView, QuantizedView, attach, attached, bake, slice_neurons, uniform_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +61,7 @@ def main() -> None:
         at.original.requires_grad_(False)
     runs = {
         "step, plain": partial(step, plain),
-        "step, ternary": partial(step, viewed(plain, lambda _: TernaryView("matrix"))),
+        "step, ternary": partial(step, viewed(plain, lambda _: QuantizedView("ternary", "matrix"))),
         "step, mask": partial(step, masked),
         "forward, plain": partial(forward, plain),
     }

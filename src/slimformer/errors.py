@@ -15,6 +15,10 @@ class RegistryError(SlimformerError):
     """A method, term, format, kind or way of storing is not known, or its name is taken."""
 
 
+class FormatError(SlimformerError):
+    """Numbers do not fit a number format, its granularity or its packing."""
+
+
 class CheckpointError(SlimformerError):
     """A model name or folder cannot be resolved or read."""
 

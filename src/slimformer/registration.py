@@ -26,7 +26,7 @@ def register_with_transformers() -> None:
 
 
 def _register() -> None:
-    importlib.import_module("slimformer.runtime.quantizer")
+    importlib.import_module("slimformer.artifact.storage.quantizer")
 
 
 class _Finder(MetaPathFinder):

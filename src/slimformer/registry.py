@@ -109,12 +109,25 @@ class Registry(Generic[T]):
         return entry
 
 
+#: Number formats a weight can be quantized to; each is a `slimformer.formats.NumberFormat`.
+FORMATS: Registry[Any] = Registry(
+    "format",
+    {
+        "ternary": ("slimformer.formats.ternary:TERNARY", "-a, 0 or +a: 2 bits, or 1.6 with the smaller layout"),
+        "binary": ("slimformer.formats.binary:BINARY", "-a or +a: 1 bit"),
+        "int2": ("slimformer.formats.integer:INT2", "four even levels: 2 bits"),
+        "int3": ("slimformer.formats.integer:INT3", "eight even levels: 3 bits"),
+        "int4": ("slimformer.formats.integer:INT4", "15 even levels with zero: 4 bits"),
+        "int8": ("slimformer.formats.integer:INT8", "255 even levels with zero: 8 bits"),
+    },
+)
+
 #: Ways of storing a model in a folder, in the order in which a folder is tried.
 STORAGE: Registry[Any] = Registry(
     "storage",
     {
         "mask": ("slimformer.artifact.storage.mask:MaskStorage", "One bit per masked weight, on a base."),
-        "packed": ("slimformer.artifact.storage.packed_checkpoint:PackedStorage", "Several codes to a byte."),
+        "packed": ("slimformer.artifact.storage.packed:PackedStorage", "Several codes to a byte."),
         "plain": ("slimformer.artifact.storage.plain:PlainStorage", "What `save_pretrained` writes."),
     },
     group="slimformer.storage",

@@ -5,7 +5,7 @@ import torch
 
 from slimformer import Anatomy
 from slimformer.anatomy import Census
-from slimformer.views import TernaryView, attach
+from slimformer.views import QuantizedView, attach
 from tests import zoo
 
 
@@ -52,5 +52,5 @@ def test_works_on_the_meta_device_and_under_views():
     assert Census.of(Anatomy.of(model)).parameters == sum(parameter.numel() for parameter in model.parameters())
     viewed = zoo.build("bert")
     plain = Census.of(Anatomy.of(viewed))
-    attach(Anatomy.of(viewed).blocks[0].query, TernaryView())
+    attach(Anatomy.of(viewed).blocks[0].query, QuantizedView("ternary", "matrix"))
     assert Census.of(Anatomy.of(viewed)) == plain

@@ -14,7 +14,7 @@ from slimformer.errors import ArtifactError, CheckpointError, ConfigError, Unkno
 from slimformer.export import to_onnx
 from slimformer.export.matrices import replace_matrices
 from slimformer.export.sources import working_copies
-from slimformer.views import TernaryView, attach, rounding_of, unrounded
+from slimformer.views import QuantizedView, attach, rounding_of, unrounded
 from tests import runs, zoo
 from tests.conftest import ROOT
 from tests.export import making
@@ -212,7 +212,7 @@ def test_models_that_cannot_be_exported(tmp_path):
     with pytest.raises(UnknownFamilyError, match="`opt` is not known"):
         to_onnx(hf.OPTModel(opt), tmp_path / "model.onnx")
     viewed = making.bert()
-    attach(viewed.bert.pooler.dense, TernaryView())
+    attach(viewed.bert.pooler.dense, QuantizedView("ternary", "matrix"))
     with pytest.raises(ArtifactError, match=r"`bert.pooler.dense` still has a view on it"):
         to_onnx(viewed, tmp_path / "model.onnx")
     changed = making.quantized(making.bert())

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.export.matrices import BlockEmbedding, BlockLinear, replace_matrices
-from slimformer.runtime import packed_weights
+from slimformer.registry import FORMATS
 from slimformer.views import unrounded
 from tests import zoo
 from tests.export import making
@@ -47,9 +48,9 @@ def zoo_blocks(model: nn.Module) -> list[nn.Module]:
     return [block for blocks in lists for block in blocks]
 
 
-@pytest.mark.parametrize("options", [{"weights": "4"}, {"weights": "8"}, {"weights": "2"}, {"weights": "binary"}])
-def test_other_numbers_than_ternary_ones(options):
-    model = making.quantized(making.bert(100), **options, embedding="ternary")
+@pytest.mark.parametrize("weights", [name for name in FORMATS if name != "ternary"])
+def test_other_numbers_than_ternary_ones(weights):
+    model = making.quantized(making.bert(100), weights=weights, embedding="ternary")
     with unrounded(model):
         (expected,) = answers(model, zoo.inputs_for("bert"))
         blocks = copy.deepcopy(model)

@@ -14,7 +14,7 @@ from slimformer.errors import TrainingError
 from slimformer.train import Loss, TrainingOptions, train
 from slimformer.train.sampling import EpochSampler
 from slimformer.train.weights import read_weights, write_weights
-from slimformer.views import MaskView, TernaryView, attach, slice_neurons, uniform_scores
+from slimformer.views import MaskView, QuantizedView, attach, slice_neurons, uniform_scores
 from tests import corpus, zoo
 
 
@@ -139,7 +139,7 @@ def test_an_objective_with_a_teacher_and_views(tmp_path):
     teacher, student = still(), still()
     teacher.requires_grad_(False)
     for block in Anatomy.of(student).blocks:
-        attach(block.up, TernaryView("row"))
+        attach(block.up, QuantizedView("ternary"))
     stored = copy.deepcopy(student.state_dict())
 
     def objective(model, inputs):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from slimformer.errors import ViewError
-from slimformer.views import TernaryView, attach, quantize_activation, ternarize, ternary_codes
+from slimformer.errors import FormatError, RegistryError, ViewError
+from slimformer.views import QuantizedView, attach, quantize_activation, quantize_weight
 
 PER = {"layerwise": "matrix", "rowwise": "row", "per_tensor": "tensor", "per_token": "token", "per_head": "head"}
 
@@ -27,7 +27,7 @@ def reference(golden):
 @pytest.mark.parametrize("mode", ["layerwise", "rowwise"])
 def test_ternary_golden(reference, case, mode):
     weight = reference[f"{case}.in.weight"].requires_grad_()
-    shown = ternarize(weight, per=PER[mode], clip=2.5)
+    shown = quantize_weight(weight, "ternary", PER[mode], clip=2.5)
     shown.backward(reference[f"{case}.in.grad_out"])
     close(shown, reference[f"{case}.out.{mode}_weight"])
     assert torch.equal(weight.grad, reference[f"{case}.out.{mode}_grad"])
@@ -59,7 +59,7 @@ def test_ternary_linear_golden(reference):
     rows, columns = reference["linear.in.weight"].shape
     linear = nn.Linear(columns, rows)
     linear.load_state_dict({"weight": reference["linear.in.weight"], "bias": reference["linear.in.bias"]})
-    attach(linear, TernaryView("matrix"))
+    attach(linear, QuantizedView("ternary", "matrix"))
     x = reference["linear.in.x"].requires_grad_()
     y = linear(quantize_activation(x))
     y.backward(reference["linear.in.grad_out"])
@@ -71,7 +71,7 @@ def test_ternary_linear_golden(reference):
 
 def test_ternary_embedding_golden(reference):
     table = nn.Embedding.from_pretrained(reference["embedding.in.weight"], freeze=False)
-    attach(table, TernaryView("row"))
+    attach(table, QuantizedView("ternary", "row"))
     y = table(reference["embedding.in.ids"].long())
     y.backward(reference["embedding.in.grad_out"])
     close(y, reference["embedding.out.y"])
@@ -84,7 +84,8 @@ def test_ternary_by_hand(seed, rows, columns, scale):
     """Each row against the textbook formula, number by number."""
     torch.manual_seed(seed)
     weight = torch.randn(rows, columns, dtype=torch.float64) * scale
-    for row, shown in zip(weight.clamp(-2.5, 2.5).tolist(), ternarize(weight, per="row").tolist(), strict=True):
+    rows_shown = quantize_weight(weight, "ternary", "row").tolist()
+    for row, shown in zip(weight.clamp(-2.5, 2.5).tolist(), rows_shown, strict=True):
         limit = 0.7 * sum(abs(w) for w in row) / len(row)
         large = [abs(w) for w in row if abs(w) > limit]
         a = sum(large) / len(large)
@@ -93,15 +94,15 @@ def test_ternary_by_hand(seed, rows, columns, scale):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("per", ["matrix", "row"])
-def test_zero_rows_stay_zero_in_every_precision(dtype, per):
+@pytest.mark.parametrize("granularity", ["matrix", "row"])
+def test_zero_rows_stay_zero_in_every_precision(dtype, granularity):
     weight = torch.randn(4, 6).to(dtype)
     weight[1] = 0
-    shown = ternarize(weight, per=per)
+    shown = quantize_weight(weight, "ternary", granularity)
     assert shown.dtype == dtype
     assert torch.isfinite(shown).all()
     assert not shown[1].any()
-    assert not ternarize(torch.zeros(3, 3, dtype=dtype), per=per).any()
+    assert not quantize_weight(torch.zeros(3, 3, dtype=dtype), "ternary", granularity).any()
     rounded = quantize_activation(weight, per="token")
     assert rounded.dtype == dtype
     assert torch.isfinite(rounded).all()
@@ -110,10 +111,10 @@ def test_zero_rows_stay_zero_in_every_precision(dtype, per):
 
 def test_codes_and_scales_are_the_ternary_weight():
     weight = torch.randn(5, 7)
-    for per in ("matrix", "row"):
-        codes, scales = ternary_codes(weight, per)
+    for granularity in ("matrix", "row"):
+        codes, scales = QuantizedView("ternary", granularity).codes(weight)
         assert set(codes.unique().tolist()) <= {-1, 0, 1}
-        assert torch.equal(codes * scales, ternarize(weight, per))
+        assert torch.equal(codes * scales, quantize_weight(weight, "ternary", granularity))
 
 
 def test_per_token_ignores_batch_mates_and_per_tensor_does_not():
@@ -126,19 +127,20 @@ def test_per_token_ignores_batch_mates_and_per_tensor_does_not():
 
 def test_without_clip_all_gradient_passes():
     weight = (torch.randn(3, 3) * 10).requires_grad_()
-    ternarize(weight, clip=None).sum().backward()
+    quantize_weight(weight, "ternary", clip=None).sum().backward()
     assert torch.equal(weight.grad, torch.ones(3, 3))
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "error"),
     [
-        lambda: ternarize(torch.ones(2, 2), per="column"),
-        lambda: TernaryView(per="token"),
-        lambda: quantize_activation(torch.ones(2), bits=1),
-        lambda: quantize_activation(torch.ones(2), per="row"),
+        (lambda: quantize_weight(torch.ones(2, 2), "ternary", "column"), FormatError),
+        (lambda: QuantizedView("ternary", "token"), FormatError),
+        (lambda: QuantizedView("ternery"), RegistryError),
+        (lambda: quantize_activation(torch.ones(2), bits=1), ViewError),
+        (lambda: quantize_activation(torch.ones(2), per="row"), ViewError),
     ],
 )
-def test_impossible_settings_are_refused(wrong):
-    with pytest.raises(ViewError, match="is "):
+def test_impossible_settings_are_refused(wrong, error):
+    with pytest.raises(error, match="is "):
         wrong()

@@ -17,8 +17,8 @@ from slimformer import Anatomy
 from slimformer.errors import AnatomyError, ViewError
 from slimformer.views import (
     MaskView,
+    QuantizedView,
     SliceView,
-    TernaryView,
     Width,
     attach,
     attached,
@@ -51,11 +51,11 @@ def view_everything(model, order=("ternary", "mask"), seed=0):
         for matrix in block.matrices.values():
             for kind in order:
                 if kind == "ternary":
-                    attach(matrix, TernaryView("row"))
+                    attach(matrix, QuantizedView("ternary"))
                 else:
                     attach(matrix, MaskView(uniform_scores(matrix.shape, 0.3, generator=generator)))
     if anatomy.word_embedding is not None:
-        attach(anatomy.word_embedding, TernaryView("row"))
+        attach(anatomy.word_embedding, QuantizedView("ternary"))
     widths = []
     for block in anatomy.blocks:
         widths.append(slice_neurons(block))
@@ -75,7 +75,7 @@ def test_each_matrix_shows_what_its_view_says_and_no_other_changes(family, view)
         before = {name: matrix.weight.detach().clone() for name, matrix in block.matrices.items()}
         matrix = block.matrices[role]
         shape = before[role].shape
-        made = TernaryView("matrix") if view == "ternary" else MaskView(uniform_scores(shape, 0.4))
+        made = QuantizedView("ternary", "matrix") if view == "ternary" else MaskView(uniform_scores(shape, 0.4))
         attach(matrix, made)
         for name, other in block.matrices.items():
             assert torch.equal(other.weight, made(before[name]) if name == role else before[name]), (role, name)
@@ -234,7 +234,7 @@ def test_any_stack_bakes_and_strips(make, seed, order, rows, columns):
     module = make()
     base = {name: value.clone() for name, value in module.state_dict().items()}
     for kind in order:
-        attach(module, TernaryView("row") if kind == "ternary" else MaskView(uniform_scores((9, 12), 0.5)))
+        attach(module, QuantizedView("ternary") if kind == "ternary" else MaskView(uniform_scores((9, 12), 0.5)))
     attach(module, SliceView(Width(9, rows), "rows"))
     attach(module, SliceView(Width(12, columns), "columns"))
     x = torch.randint(0, rows, (4,)) if isinstance(module, nn.Embedding) else torch.randn(4, columns)
@@ -254,10 +254,10 @@ def slice_rows():
 @pytest.mark.parametrize(
     ("below", "above", "reason"),
     [
-        (slice_rows, lambda: TernaryView(), "it is sliced already"),
+        (slice_rows, lambda: QuantizedView("ternary", "matrix"), "it is sliced already"),
         (slice_rows, lambda: MaskView(torch.ones(6, 6)), "it is sliced already"),
         (slice_rows, slice_rows, "its rows are sliced already"),
-        (TernaryView, TernaryView, "already under a ternary view"),
+        (lambda: QuantizedView("ternary"), lambda: QuantizedView("int4"), "the weight is already ternary"),
         (lambda: MaskView(torch.ones(6, 6)), lambda: MaskView(torch.ones(1, 1)), "already under a mask view"),
     ],
 )
@@ -274,13 +274,13 @@ def test_parts_of_a_fused_matrix_carry_views_of_their_own():
     for family, (one, other) in itertools.product(("gpt2", "gpt_neox", "modernbert"), [("query", "value")]):
         block = Anatomy.of(zoo.build(family)).blocks[0]
         untouched = block.key.weight.detach().clone()
-        attach(block.matrices[one], TernaryView("matrix"))
-        attach(block.matrices[other], TernaryView("matrix"))
+        attach(block.matrices[one], QuantizedView("ternary", "matrix"))
+        attach(block.matrices[other], QuantizedView("ternary", "matrix"))
         for role in (one, other):
             assert len(block.matrices[role].weight.detach().unique()) == 3
         assert torch.equal(block.key.weight, untouched)
-        with pytest.raises(ViewError, match="already under a ternary view"):
-            attach(block.query, TernaryView())
+        with pytest.raises(ViewError, match="the weight is already ternary"):
+            attach(block.query, QuantizedView("ternary", "matrix"))
         with pytest.raises(ViewError, match="cannot slice one part of the fused"):
             attach(block.key, SliceView(Width(48)))
 
@@ -290,7 +290,7 @@ def test_a_tied_weight_is_baked_with_its_twin_or_not_at_all():
     model.config.tie_word_embeddings = True
     model.tie_weights()
     table = Anatomy.of(model).word_embedding
-    view = TernaryView("row")
+    view = QuantizedView("ternary")
     attach(table, view)
     with pytest.raises(ViewError, match=r"`lm_head.weight` shares its weight .* attach the same view"):
         bake(model)
@@ -305,7 +305,7 @@ def test_a_tied_weight_is_baked_with_its_twin_or_not_at_all():
 def test_foreign_parametrizations_are_left_alone():
     linear = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
     other = nn.Linear(4, 4)
-    attach(other, TernaryView())
+    attach(other, QuantizedView("ternary", "matrix"))
     nn.utils.parametrize.register_parametrization(other, "weight", nn.Softplus())
     bake(linear)
     assert nn.utils.parametrize.is_parametrized(linear)

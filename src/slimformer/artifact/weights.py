@@ -33,7 +33,7 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that `save_pretrained` writes, by the names it gives them; those of packed weights packed."""
-    from slimformer.runtime.packed import file_tensors
+    from slimformer.artifact.storage.packed_weights import file_tensors
 
     state = file_tensors(model, _untied(model))
     if not hasattr(model, "save_pretrained"):

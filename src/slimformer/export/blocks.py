@@ -1,8 +1,8 @@
 """Weights as `MatMulNBits` reads them: whole blocks of a row, a scale for each, codes of 2, 4 or 8 bits.
 
 The operator allows any width; only a block must be a power of two. The last block of a row is filled up with codes of
-zero, which change no product. There are no zero points: the one that is left out is the middle, where the layouts of
-`slimformer.runtime` have theirs.
+zero, which change no product. There are no zero points: the one that is left out is the middle, where the layouts that
+number formats name for ONNX have theirs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,11 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ArtifactError
-from slimformer.runtime import layout_of, pack, unpack
-from slimformer.views import IntegerView
+from slimformer.formats import Granularity, find_format, pack, unpack
 
 if TYPE_CHECKING:
-    from slimformer.runtime import PackedWeight
+    from slimformer.formats import OnnxForm, PackedWeight
 
-#: Layout a weight is packed in → the fewest bits of the operator that hold its codes.
-BITS = {"binary": 2, "ternary": 2, "ternary-small": 2, "int2": 4, "int4": 4, "int8": 8}
-#: Bits → the layout whose bytes are those of the operator.
-LAYOUT = {2: "ternary", 4: "int4", 8: "int8"}
 #: Block sizes with kernels that compute in int8; the operator also takes blocks of 16, and computes those in float.
 FAST = (128, 64, 32)
 SMALLEST = 16
@@ -36,14 +31,14 @@ class BlockWeight:
     Args:
         codes: uint8, [rows, blocks, bytes of a block], or [rows, bytes] for a table that is only looked up.
         scales: float32, [rows, blocks].
-        bits: Bits of a code.
+        form: Bits of a code, and the layout they lie in.
         block_size: Codes of a block.
         columns: Codes of a row that count.
     """
 
     codes: Tensor
     scales: Tensor
-    bits: int
+    form: OnnxForm
     block_size: int
     columns: int
 
@@ -55,7 +50,7 @@ class BlockWeight:
     def weight(self) -> Tensor:
         """The float weight that this stands for, [rows, columns]."""
         packed = self.codes.flatten(1)
-        codes = unpack(packed, LAYOUT[self.bits], packed.shape[-1] * layout_of(LAYOUT[self.bits]).per_byte)
+        codes = unpack(packed, self.form.layout, packed.shape[-1] * self.form.layout.digits)
         return codes[:, : self.columns] * self.scales.repeat_interleave(self.block_size, dim=1)[:, : self.columns]
 
 
@@ -68,11 +63,16 @@ def packed_blocks(weight: PackedWeight, name: str, table: bool = False) -> Block
         table: Whether it is only looked up, row by row, and never multiplied.
 
     Raises:
-        ArtifactError: Where no block fits into the groups that share a scale.
+        ArtifactError: Where the operator cannot hold the format, or no block fits into the groups that share a scale.
     """
-    bits = BITS[weight.layout]
+    form = weight.format.onnx
+    if form is None:
+        raise ArtifactError(
+            f"`{name}` is {weight.format.name}, which no operator of ONNX computes with; export with numbers `float` "
+            "or `int8`"
+        )
     sharing = weight.group_size if weight.group_size is not None and weight.group_size < weight.columns else None
-    size = _block_size(weight.columns, bits, sharing, table)
+    size = _block_size(weight.columns, form.bits, sharing, table)
     if size is None:
         raise ArtifactError(
             f"`{name}` has one scale for {sharing} weights, and a block of ONNX is a power of two from {SMALLEST} on; "
@@ -80,15 +80,17 @@ def packed_blocks(weight: PackedWeight, name: str, table: bool = False) -> Block
         )
     firsts = torch.arange(0, weight.columns, size) // (sharing or weight.columns)
     scales = weight.scales.expand(len(weight.codes), -1)[:, firsts]
-    return _in_blocks(weight.unpack(), scales, bits, size, table)
+    return _in_blocks(weight.unpack(), scales, form, size, table)
 
 
 def rounded_blocks(weight: Tensor, table: bool = False) -> BlockWeight:
     """A float weight, [rows, columns], rounded to 8 bits with a scale for each block."""
-    size = _block_size(weight.shape[1], 8, None, table=False)
+    int8 = find_format("int8")
+    assert int8.onnx is not None
+    size = _block_size(weight.shape[1], int8.onnx.bits, None, table=False)
     assert size is not None
-    codes, scales = IntegerView(8, "group", clip=None, group_size=size).codes(weight.float())
-    return _in_blocks(codes, scales, 8, size, table)
+    codes, scales = int8.quantize(weight.float(), Granularity("group", size))
+    return _in_blocks(codes, scales, int8.onnx, size, table)
 
 
 def _block_size(columns: int, bits: int, sharing: int | None, table: bool) -> int | None:
@@ -102,10 +104,10 @@ def _block_size(columns: int, bits: int, sharing: int | None, table: bool) -> in
     return min(fitting, key=lambda size: -(-columns // size) * (size * bits // 8 + 4), default=None)
 
 
-def _in_blocks(codes: Tensor, scales: Tensor, bits: int, size: int, table: bool) -> BlockWeight:
+def _in_blocks(codes: Tensor, scales: Tensor, form: OnnxForm, size: int, table: bool) -> BlockWeight:
     rows, columns = codes.shape
     filled = codes if table else torch.nn.functional.pad(codes, (0, -columns % size))
-    packed = pack(filled, LAYOUT[bits])
+    packed = pack(filled, form.layout)
     if not table:
-        packed = packed.view(rows, -(-columns // size), size * bits // 8)
-    return BlockWeight(packed, scales.float().contiguous(), bits, size, columns)
+        packed = packed.view(rows, -(-columns // size), size * form.bits // 8)
+    return BlockWeight(packed, scales.float().contiguous(), form, size, columns)

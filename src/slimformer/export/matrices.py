@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy
 from slimformer.anatomy.matrix import is_conv1d
+from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ArtifactError
 from slimformer.export.blocks import BlockWeight, packed_blocks, rounded_blocks
-from slimformer.runtime import packed_weights
 
 if TYPE_CHECKING:
     from slimformer.export.result import Numbers
@@ -126,11 +126,11 @@ class _Blocks(nn.Module):
         super().__init__()
         self.register_buffer("codes", weight.codes)
         self.register_buffer("scales", weight.scales)
-        self.bits, self.block_size, self.columns = weight.bits, weight.block_size, weight.columns
+        self.form, self.block_size, self.columns = weight.form, weight.block_size, weight.columns
 
     def weight_shown(self) -> Tensor:
         """The float weight the codes stand for."""
-        return BlockWeight(self.codes, self.scales, self.bits, self.block_size, self.columns).weight()
+        return BlockWeight(self.codes, self.scales, self.form, self.block_size, self.columns).weight()
 
 
 class BlockLinear(_Blocks):
@@ -150,7 +150,7 @@ class BlockLinear(_Blocks):
         attributes: dict[str, Any] = {
             "K": self.columns,
             "N": rows,
-            "bits": self.bits,
+            "bits": self.form.bits,
             "block_size": self.block_size,
             "accuracy_level": INT8_ACTIVATIONS,
         }
@@ -181,11 +181,11 @@ class BlockEmbedding(_Blocks):
         if not torch.onnx.is_in_onnx_export():
             return nn.functional.embedding(ids, self.weight_shown())
         codes = self.codes if self.codes.dim() == 2 else self.codes.flatten(1)
-        width = codes.shape[1] * 8 // self.bits
+        width = codes.shape[1] * 8 // self.form.bits
         rows = torch.onnx.ops.symbolic(
             f"{DOMAIN}::GatherBlockQuantized",
             (codes, ids, self.scales),
-            {"bits": self.bits, "block_size": self.block_size, "gather_axis": 0, "quantize_axis": 1},
+            {"bits": self.form.bits, "block_size": self.block_size, "gather_axis": 0, "quantize_axis": 1},
             dtype=self.scales.dtype,
             shape=(*ids.shape, width),
             version=1,

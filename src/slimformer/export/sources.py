@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.storage.packed_weights import keep_packed, packed_weights
 from slimformer.errors import ArtifactError
 from slimformer.inference.door import open_model
-from slimformer.runtime import keep_packed, packed_weights
 from slimformer.views import attached, unround_activations
 from slimformer.views.attention import use_attention
 
@@ -47,17 +47,17 @@ def find_model(model: nn.Module | str | Path, base: str | Path | None = None) ->
 
 def check_numbers(model: nn.Module, numbers: Numbers | None) -> Numbers:
     """The numbers to export in: those asked for if the model has them, by default those it has."""
-    layouts = {weight.layout for weight in packed_weights(model).values()}
+    formats = {weight.format.name for weight in packed_weights(model).values()}
     if numbers is None:
-        return "packed" if layouts else "float"
-    if numbers == "packed" and not layouts:
+        return "packed" if formats else "float"
+    if numbers == "packed" and not formats:
         raise ArtifactError(
             "the model has no packed weights; run `slimformer quantize` first, or export with numbers `int8`"
         )
-    if numbers == "ternary" and not any(layout.startswith("ternary") for layout in layouts):
-        seen = f"its weights are {', '.join(sorted(layouts))}" if layouts else "its weights are floats"
+    if numbers not in ("float", "int8", "packed") and numbers not in formats:
+        seen = f"its weights are {', '.join(sorted(formats))}" if formats else "its weights are floats"
         raise ArtifactError(
-            f"the model has no ternary weights ({seen}); run `slimformer quantize --weights ternary` first, "
+            f"the model has no {numbers} weights ({seen}); run `slimformer quantize --weights {numbers}` first, "
             "or export with other numbers"
         )
     return numbers

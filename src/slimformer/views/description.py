@@ -13,13 +13,11 @@ import torch
 from slimformer.anatomy.matrix import Matrix
 from slimformer.anatomy.part import Part
 from slimformer.errors import ViewError
-from slimformer.views.binary import BinaryView
 from slimformer.views.following import follow, followed
-from slimformer.views.integer import IntegerView
 from slimformer.views.mask import MaskView
+from slimformer.views.quantized import QuantizedView
 from slimformer.views.slice import SliceView, Width
 from slimformer.views.stack import attach, attached
-from slimformer.views.ternary import TernaryView
 
 if TYPE_CHECKING:
     from torch import nn
@@ -76,16 +74,12 @@ def restore(model: nn.Module, description: Description) -> nn.Module:
 
 def _build(entry: dict[str, Any], widths: dict[int, Width]) -> View:
     match entry["kind"]:
-        case "ternary":
-            return TernaryView(entry["per"], entry["clip"], entry.get("group_size"))
-        case "binary":
-            return BinaryView(entry["per"], entry["clip"], entry.get("group_size"))
-        case "integer":
-            return IntegerView(entry["bits"], entry["per"], entry["clip"], entry.get("group_size"))
+        case "quantized":
+            return QuantizedView(entry["format"], entry["granularity"], entry["group_size"], entry["clip"])
         case "mask":
             return MaskView(torch.zeros(entry["scores"]), entry["threshold"])
         case "slice":
             width = widths.setdefault(entry["width"], Width(entry["full"]))
             return SliceView(width, entry["axis"], entry["unit"], entry["chunks"])
         case kind:
-            raise ViewError(f"there is no view of kind `{kind}`; known: binary, integer, mask, slice, ternary")
+            raise ViewError(f"there is no view of kind `{kind}`; known: mask, quantized, slice")

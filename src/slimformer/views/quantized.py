@@ -1,180 +1,199 @@
-"""What all views share that show a weight as a few levels: codes, scales, and who shares a scale.
+"""Weights of a few levels: the one view for every number format, and what it shows as it is stored.
 
-What is trained is what is stored: a view's `codes` are the very numbers its `forward` multiplies by the scales.
+What is trained is what is stored: `QuantizedView.codes` are the very numbers its `forward` multiplies by the scales, so
+codes and scales are, bit for bit, the weight the model computes with.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from slimformer.anatomy.matrix import Oriented, is_conv1d
 from slimformer.errors import ViewError
-from slimformer.views.straight_through import pass_inside, readable, remember
+from slimformer.formats import Granularity, NumberFormat, find_format
+from slimformer.views.stack import attached
+from slimformer.views.straight_through import pass_inside, remember
 from slimformer.views.view import BELOW_SLICE, View
 
-Per = Literal["matrix", "row", "group"]
+if TYPE_CHECKING:
+    from torch.nn.utils import parametrize
+
+    from slimformer.anatomy.part import Part
+    from slimformer.formats.granularity import Shared
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Which weights share a scale: all of a matrix, each row, or each group of neighbours in a row.
+def quantize_weight(
+    weight: Tensor,
+    format: str | NumberFormat,
+    granularity: Shared = "row",
+    clip: float | None = 2.5,
+    group_size: int | None = None,
+) -> Tensor:
+    """A weight as the levels of a number format, with a straight-through gradient.
 
-    A row need not be a multiple of the group; its last group is then shorter.
+    Args:
+        weight: [out, in].
+        format: A name in `registry.FORMATS`, or a format.
+        granularity: What shares a scale: the "matrix", each "row", or each "group" of a row.
+        clip: Bound on `|w|`; the gradient is zero where `|w| ≥ clip` and passes unchanged elsewhere. None for no bound.
+        group_size: Weights of a group.
     """
-
-    per: Per = "matrix"
-    group_size: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.per not in get_args(Per):
-            raise ViewError(f"`per` is `{self.per}`; a weight scale is shared per `matrix`, `row` or `group`")
-        if (self.per == "group") != (self.group_size is not None):
-            raise ViewError(
-                f"`per` is `{self.per}` and `group_size` is {self.group_size}; groups, and only they, need a size"
-            )
-        if self.group_size is not None and self.group_size < 1:
-            raise ViewError(f"`group_size` is {self.group_size}; give 1 or more weights")
-
-    def fold(self, weight: Tensor) -> Tensor:
-        """What shares a scale, along the last axis; a last group that is shorter is filled up with zeros."""
-        if self.per == "matrix":
-            return weight.reshape(*[1] * (weight.dim() - 1), -1)
-        if self.group_size is None:
-            return weight
-        short = -weight.shape[-1] % self.group_size
-        padded = torch.nn.functional.pad(weight, (0, short)) if short else weight
-        grouped: Tensor = padded.unflatten(-1, (-1, self.group_size))
-        return grouped
-
-    def counts(self, weight: Tensor) -> int | Tensor:
-        """How many weights of each unit that `fold` makes are real, for the last axis kept."""
-        if self.group_size is None:
-            return weight.numel() if self.per == "matrix" else weight.shape[-1]
-        columns = weight.shape[-1]
-        starts = torch.arange(0, columns, self.group_size, device=weight.device)
-        return (columns - starts).clamp(max=self.group_size)[:, None]
-
-    def unfold(self, folded: Tensor, shape: torch.Size) -> Tensor:
-        """The inverse of `fold`."""
-        if self.group_size is None:
-            return folded.reshape(shape)
-        return folded.flatten(-2)[..., : shape[-1]]
-
-    def spread(self, scales: Tensor, columns: int) -> Tensor:
-        """Scales as they are stored, one per unit, as scales that broadcast to the weight."""
-        if self.group_size is None:
-            return scales
-        return scales.repeat_interleave(self.group_size, dim=-1)[..., :columns]
-
-
-#: Turns units of weights, and how many of each count, into whole numbers (as floats, in memory of their own) and one
-#: scale for each unit.
-Levels = Callable[[Tensor, "int | Tensor"], tuple[Tensor, Tensor]]
-
-
-def codes_and_scales(weight: Tensor, levels: Levels, sharing: Sharing, clip: float | None) -> tuple[Tensor, Tensor]:
-    """Codes as int8, of the weight's shape, and one scale for all that share it, in the weight's precision."""
-    codes, scales = _levels(weight, levels, sharing, clip)
-    kept = scales if sharing.group_size is None else scales.squeeze(-1)
-    return sharing.unfold(codes, weight.shape).to(torch.int8), kept
-
-
-def _levels(weight: Tensor, levels: Levels, sharing: Sharing, clip: float | None) -> tuple[Tensor, Tensor]:
-    clipped = weight.detach() if clip is None else weight.detach().clamp(-clip, clip)
-    # Sums of half-precision numbers lose too much; everything else keeps its own precision. However a weight lies in
-    # memory, its sums have to come out the same to the last bit.
-    units = sharing.fold(clipped.to(torch.promote_types(weight.dtype, torch.float32))).contiguous()
-    # Mixed precision would make sums of half-precision numbers after all.
-    with torch.autocast(weight.device.type, enabled=False):
-        codes, scales = levels(units, sharing.counts(weight))
-    return codes, finite(scales).to(weight.dtype)
-
-
-def finite(scales: Tensor) -> Tensor:
-    """Scales as they are, or an error where a weight is no number."""
-    if readable(scales) and not bool(torch.isfinite(scales).all()):
-        raise ViewError(
-            "a weight that is to be quantized holds NaN or infinity; the model has diverged: lower `--lr`, or "
-            "check the checkpoint"
-        )
-    return scales
+    return _through(weight, find_format(format), Granularity(granularity, group_size), clip)
 
 
 class QuantizedView(View):
-    """Shows a weight as codes times scales, with a straight-through gradient.
+    """Shows a weight as the levels of a number format; training goes on in the float weight behind it.
 
     Args:
-        per: What shares a scale: the "matrix", each "row", or each "group" of a row.
-        clip: Bound on `|w|`, beyond which no gradient passes; None for none.
+        format: A name in `registry.FORMATS`, or a format.
+        granularity: What shares a scale: the "matrix", each "row", or each "group" of a row.
         group_size: Weights of a group.
+        clip: Bound on `|w|`, beyond which no gradient passes; None for none.
     """
 
-    def __init__(self, per: Per = "matrix", clip: float | None = 2.5, group_size: int | None = None) -> None:
+    kind = "quantized"
+
+    def __init__(
+        self,
+        format: str | NumberFormat,
+        granularity: Shared = "row",
+        group_size: int | None = None,
+        clip: float | None = 2.5,
+    ) -> None:
         super().__init__()
-        self.sharing = Sharing(per, group_size)
+        self.format = find_format(format)
+        self.granularity = Granularity(granularity, group_size)
         self.clip = clip
 
-    @property
-    def per(self) -> Per:
-        """What shares a scale."""
-        return self.sharing.per
-
-    @abstractmethod
-    def levels(self, units: Tensor, counts: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Whole numbers for units of weights (last axis), in memory of their own, and a scale for each unit."""
-
     def codes(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Codes as int8, of the weight's shape, and one scale for all that share it.
-
-        The scales are [1, 1] for a matrix, [rows, 1] for rows and [rows, groups] for groups; `spread` makes the last
-        broadcast to the codes.
-        """
-        return codes_and_scales(weight, self.levels, self.sharing, self.clip)
-
-    def spread(self, scales: Tensor, columns: int) -> Tensor:
-        """Scales that broadcast to codes of so many columns."""
-        return self.sharing.spread(scales, columns)
+        """Codes as int8, of the weight's shape, and one scale for all that share it: see `NumberFormat.quantize`."""
+        return self.format.quantize(weight, self.granularity, self.clip)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Quantize the weight."""
-        return through(weight, self.levels, self.sharing, self.clip)
+        return _through(weight, self.format, self.granularity, self.clip)
 
     def spec(self) -> dict[str, Any]:
         """Settings of this view."""
-        grouped = {} if self.sharing.group_size is None else {"group_size": self.sharing.group_size}
-        return {"kind": self.kind, "per": self.per, "clip": self.clip, **grouped}
+        settings = {"granularity": self.granularity.name, "group_size": self.granularity.group_size, "clip": self.clip}
+        return {"kind": self.kind, "format": self.format.name, **settings}
 
     def after(self, earlier: View) -> str | None:
         """A quantized view reads whole rows, so a slice cannot come first; and a weight is quantized once."""
         if isinstance(earlier, QuantizedView):
-            return f"the weight is already under a {earlier.kind} view"
+            return f"the weight is already {earlier.format.name}"
         return BELOW_SLICE if earlier.kind == "slice" else super().after(earlier)
 
     def extra_repr(self) -> str:
         """Show the settings in the model's print-out."""
-        grouped = "" if self.sharing.group_size is None else f", group_size={self.sharing.group_size}"
-        return f"per={self.per!r}, clip={self.clip}{grouped}"
+        size = "" if self.granularity.group_size is None else f", group_size={self.granularity.group_size}"
+        return f"{self.format.name!r}, granularity={self.granularity.name!r}{size}, clip={self.clip}"
 
 
-def through(weight: Tensor, levels: Levels, sharing: Sharing, clip: float | None) -> Tensor:
+def _through(weight: Tensor, number_format: NumberFormat, granularity: Granularity, clip: float | None) -> Tensor:
     """Codes times scales, with the gradient of the weight itself inside ±clip."""
-    shown: Tensor = _Through.apply(weight, levels, sharing, clip)  # type: ignore[no-untyped-call]
+    shown: Tensor = _Through.apply(weight, number_format, granularity, clip)  # type: ignore[no-untyped-call]
     return shown
 
 
 class _Through(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, levels: Levels, sharing: Sharing, clip: float | None) -> Tensor:
-        codes, scales = _levels(weight, levels, sharing, remember(ctx, weight, clip))
+    def forward(
+        ctx: Any, weight: Tensor, number_format: NumberFormat, granularity: Granularity, clip: float | None
+    ) -> Tensor:
+        codes, scales = number_format.encode(weight, granularity, remember(ctx, weight, clip))
         # A new tensor of a large table costs more than the arithmetic, so the codes become the weight where they are.
-        shown = codes.mul_(scales.to(codes.dtype))
-        return sharing.unfold(shown, weight.shape).to(weight.dtype)
+        shown = number_format.decode(codes, codes.dtype).mul_(scales.to(codes.dtype))
+        return granularity.unfold(shown, weight.shape).to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         return pass_inside(ctx, gradient), None, None, None
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """One weight as codes and scales.
+
+    Args:
+        path: The module that holds it.
+        format: What the codes are.
+        codes: int8, [out, in].
+        scales: [1, 1], [out, 1] or [out, groups], in the precision of the weight.
+        group_size: Columns that share a scale; None for all.
+        transposed: Whether the module stores the weight as [in, out].
+        shared_with: Other modules that hold the same weight.
+    """
+
+    path: str
+    format: NumberFormat
+    codes: Tensor
+    scales: Tensor
+    group_size: int | None
+    transposed: bool
+    shared_with: list[str] = field(default_factory=list)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight the model computes with, [out, in]."""
+        return self.format.dequantize(self.codes, self.scales, self.group_size)
+
+
+@torch.no_grad()
+def quantized_weights(model: nn.Module) -> list[QuantizedWeight]:
+    """All weights of a model that are under quantized views, each once."""
+    weights: dict[int, QuantizedWeight] = {}
+    seen: set[str] = set()
+    for at in attached(model):
+        if not isinstance(at.view, QuantizedView) or at.path in seen:
+            continue
+        seen.add(at.path)
+        if id(at.original) in weights:
+            weights[id(at.original)].shared_with.append(at.path)
+        else:
+            weights[id(at.original)] = _read(at.module, at.path)
+    return list(weights.values())
+
+
+def _read(module: nn.Module, path: str) -> QuantizedWeight:
+    stack = cast("parametrize.ParametrizationList", cast("nn.ModuleDict", module.parametrizations)["weight"])
+    transposed = is_conv1d(module)
+    stored: Tensor = stack.original.mT if transposed else stack.original
+    pieces: list[tuple[Part | None, QuantizedView, Tensor, Tensor]] = []
+    for entry in stack:
+        view, part = (entry.inner, entry.part) if isinstance(entry, Oriented) else (entry, None)
+        if isinstance(view, QuantizedView):
+            pieces.append((part, view, *view.codes(stored if part is None else part.take(stored))))
+        elif pieces:
+            raise ViewError(
+                f"`{path}` has a {getattr(view, 'kind', 'foreign')} view on top of its quantized one; what it shows "
+                "are not codes and scales any more: bake that view first, then quantize"
+            )
+        else:
+            stored = entry(stored.mT if transposed else stored)
+            stored = stored.mT if transposed else stored
+    view = pieces[0][1]
+    codes, scales = _joined(path, stored.shape[0], pieces)
+    return QuantizedWeight(path, view.format, codes, scales, view.granularity.group_size, transposed)
+
+
+def _joined(
+    path: str, rows: int, pieces: list[tuple[Part | None, QuantizedView, Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Codes and scales of a whole module from those of the matrices that are fused in it."""
+    part, view, codes, scales = pieces[0]
+    if part is None:
+        return codes, scales
+    if len(pieces) != part.count or any(other[1].spec() != view.spec() for other in pieces):
+        raise ViewError(f"only some of the matrices fused in `{path}` are quantized alike; quantize all or none")
+    all_codes = codes.new_zeros(rows, codes.shape[-1])
+    all_scales = scales.new_zeros(rows, scales.shape[-1])
+    for piece, _, own_codes, own_scales in pieces:
+        assert piece is not None
+        all_codes = piece.put(all_codes, own_codes)
+        all_scales = piece.put(all_scales, own_scales.expand(len(own_codes), -1))
+    return all_codes, all_scales

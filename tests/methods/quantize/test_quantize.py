@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 
 import slimformer
 from slimformer.artifact import read_manifest
+from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.methods.quantize import QuantizeConfig, quantize
 from slimformer.methods.quantize.method import _Run
 from slimformer.methods.quantize.objective import KdObjective
 from slimformer.methods.quantize.placement import quantize_numbers
-from slimformer.runtime import packed_weights
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
@@ -101,6 +101,7 @@ def test_the_model_goes_by_codes_and_small_floats(tuned):
         {"kd": "hidden", "weights": "binary"},
         {"kd": "score", "weights": "4", "granularity": "group", "group_size": 5},
         {"kd": "output+map", "weights": 2, "embedding": "8", "activations": "none"},
+        {"kd": "map", "weights": 3, "granularity": "matrix"},
         {"kd": "mha", "weights": "8", "asymmetric": True, "distil_layers": "every-2"},
         {"balance": "auto", "accumulation": 2},
         {"stages": 2, "reference": True},
@@ -182,10 +183,10 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path
         ({"stages": 2, "kd": "none"}, "without a teacher"),
         ({"stages": 2, "max_steps": None}, "when the second one begins"),
         ({"first_stage": 3}, "only one"),
-        ({"store": "small", "weights": "4"}, "`store` is `small`, which is for ternary weights, and `weights` is `4`"),
+        ({"store": "small", "weights": "4"}, "no smaller layout for `weights` `int4`"),
         ({"distil_layers": "some"}, "`distil_layers` is `some`"),
         ({"distil_layers": "7"}, "has 2 blocks"),
-        ({"weights": "3"}, "`weights` is `3`"),
+        ({"weights": "5"}, "`weights` is `5`: there is no format `5`; known: ternary, .*, int8, float"),
         ({"kd": "maps"}, "`kd` is `maps`"),
     ],
 )
@@ -264,4 +265,9 @@ def test_the_command_reads_its_flags(tuned, data, tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["steps"] == 2
     config = read_manifest(tmp_path / "out").steps[-1].config
-    assert (config["weights"], config["embedding"], config["group_size"], config["stages"]) == ("4", "ternary", 16, 2)
+    assert (config["weights"], config["embedding"], config["group_size"], config["stages"]) == (
+        "int4",
+        "ternary",
+        16,
+        2,
+    )

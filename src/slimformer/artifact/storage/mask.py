@@ -230,8 +230,8 @@ def differences(
             masks[name] = mask
         elif name in bits and name in in_base:
             raise ArtifactError(
-                f"`{name}` of the model is not that of the base times the bits of the run; nothing was written, give the "
-                "base the run started from"
+                f"`{name}` of the model is not that of the base times the bits of the run; nothing was written, "
+                "give the base the run started from"
             )
         else:
             whole[name] = tensor

@@ -116,20 +116,19 @@ class MaskFile:
 
 
 def pack(flags: Tensor) -> Tensor:
-    """Pack booleans, eight to a byte."""
-    import numpy as np
-    import torch
+    """Booleans, flat, eight to a byte."""
+    from slimformer.formats import packing
 
-    return torch.from_numpy(np.packbits(flags.detach().cpu().reshape(-1).numpy(), bitorder="little"))
+    return packing.pack(flags.detach().reshape(-1).cpu(), packing.BITS)
 
 
 def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Bytes 0 and 1 of a shape from packed bits."""
-    import numpy as np
     import torch
 
-    flat = np.unpackbits(packed.numpy(), count=math.prod(shape), bitorder="little")
-    return torch.from_numpy(flat).view(shape)
+    from slimformer.formats import packing
+
+    return packing.unpack(packed, packing.BITS, math.prod(shape)).view(torch.uint8).view(shape)
 
 
 def _open(path: Path) -> tuple[Header, dict[str, Tensor]]:

@@ -7,10 +7,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
+from slimformer.errors import RegistryError
 from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.registry import FORMATS
 from slimformer.train.options import Positive, TrainingOptions
 
-Weights = Literal["ternary", "binary", "2", "4", "8", "float"]
+#: Weights that are left as they are.
+FLOAT = "float"
 Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score", "hidden", "none"]
 #: What each kind of knowledge compares besides soft labels and hidden states; the second of two is weighed by beta.
 TERMS: dict[str, tuple[str, ...]] = {
@@ -27,26 +30,40 @@ TERMS: dict[str, tuple[str, ...]] = {
 REFERENCE_CLIP = 2.5
 
 
-def _text(value: Any) -> Any:
-    """Accept the bits of a YAML file, which are numbers there."""
-    return str(value) if isinstance(value, int) else value
+def _format(value: Any) -> Any:
+    """The registered name of a format, which may be written as its bits; in a YAML file these are a number."""
+    name = str(value) if isinstance(value, int) else value
+    if not isinstance(name, str) or name == FLOAT:
+        return name
+    if name not in FORMATS and f"int{name}" in FORMATS:
+        return f"int{name}"
+    try:
+        FORMATS.help(name)
+    except RegistryError as error:
+        raise ValueError(f"{error}, {FLOAT}") from error
+    return name
+
+
+#: A name in `registry.FORMATS`, or `float`.
+Format = Annotated[str, BeforeValidator(_format)]
 
 
 class NumberOptions(Config):
     """How weights and activations are represented."""
 
-    weights: Annotated[Weights, BeforeValidator(_text)] = Field(
+    weights: Format = Field(
         "ternary",
-        description="Weights of blocks and pooler: ternary, binary, or 2, 4 or 8 bits; `float` leaves them alone.",
+        description=f"Weights of blocks and pooler: {', '.join(FORMATS)} (`4` is short for `int4`), or `{FLOAT}` to "
+        "leave them alone.",
     )
-    embedding: Annotated[Weights, BeforeValidator(_text)] | None = Field(
+    embedding: Format | None = Field(
         None, description="The word embedding, one scale per row; by default as the other weights."
     )
     granularity: Literal["matrix", "row", "group"] = Field("row", description="What shares a weight scale.")
     group_size: Positive | None = Field(None, description="Weights of a row that share a scale, with `group`.")
     weight_clip: float = Field(REFERENCE_CLIP, ge=0, description="Bound on weights; no gradient beyond it; 0 for none.")
     store: Literal["fast", "small"] = Field(
-        "fast", description="Ternary weights in the file: four to a byte, or five with `small`."
+        "fast", description="`small` for a smaller file that takes more work to read: ternary weights five to a byte."
     )
     activations: Literal["int8", "none"] = Field("int8", description="8-bit activations, or float ones.")
     activation_scale: Literal["token", "tensor"] = Field(
@@ -115,9 +132,9 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
                 f"`granularity` is `{self.granularity}` and `group_size` is `{self.group_size}`; groups, and only "
                 "they, need a size"
             )
-        if self.store == "small" and "ternary" not in (self.weights, self.embedding):
+        if self.store == "small" and not _has_small_layout(self.weights, self.embedding):
             raise ValueError(
-                f"`store` is `small`, which is for ternary weights, and `weights` is `{self.weights}`; leave it out"
+                f"`store` is `small`, and there is no smaller layout for `weights` `{self.weights}`; leave it out"
             )
         if self.balance == "auto" and len(TERMS[self.kd]) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
@@ -141,6 +158,10 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         if self.stages == 1:
             return None
         return self.first_stage or max(1, (self.max_steps or 0) // 2)
+
+
+def _has_small_layout(*names: str | None) -> bool:
+    return any(FORMATS.get(name).small is not None for name in names if name is not None and name != FLOAT)
 
 
 def parse_layers(text: str) -> int | tuple[int, ...] | None:

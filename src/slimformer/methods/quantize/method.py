@@ -96,10 +96,10 @@ class _Run:
 
     def finish(self, model: PreTrainedModel) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
+        from slimformer.artifact.storage.packed_weights import keep_quantized
+        from slimformer.artifact.storage.quantizer import adopt
         from slimformer.methods.quantize.dropout import give_back
         from slimformer.methods.quantize.progress import remove_progress
-        from slimformer.runtime import keep_quantized
-        from slimformer.runtime.quantizer import adopt
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention
 

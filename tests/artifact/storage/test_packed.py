@@ -15,12 +15,14 @@ from safetensors.torch import load_file, save_file
 
 import slimformer
 from slimformer.artifact.loading import load_model
+from slimformer.artifact.storage.packed_weights import keep_quantized, packed_weights
+from slimformer.artifact.storage.quantizer import adopt
 from slimformer.cli.inspect import inspect_model
 from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.formats import find_format
 from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.placement import quantize_numbers
-from slimformer.runtime import LAYOUTS, keep_quantized, packed_weights
-from slimformer.runtime.quantizer import adopt
+from slimformer.registry import FORMATS
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
@@ -32,6 +34,8 @@ WAYS = {
     "ternary by group": {"granularity": "group", "group_size": 7},
     "binary": {"weights": "binary"},
     "two bits": {"weights": "2"},
+    "three bits": {"weights": "3"},
+    "three bits by group": {"weights": "int3", "granularity": "group", "group_size": 7},
     "four bits and a ternary table": {"weights": "4", "embedding": "ternary"},
     "eight bits, float activations": {"weights": "8", "activations": "none"},
     "float weights": {"weights": "float"},
@@ -58,7 +62,7 @@ def answers(model, inputs):
 def assert_same(one, other, inputs):
     pairs = list(zip(answers(one, inputs), answers(other, inputs), strict=True))
     assert pairs
-    assert all(torch.equal(ours, theirs) for ours, theirs in pairs)
+    assert all(torch.equal(before, after) for before, after in pairs)
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)
@@ -138,6 +142,18 @@ def test_a_file_holds_codes_and_scales_and_small_floats(tmp_path):
         "group_size": None,
         "activations": {"bits": 8, "per": "token", "clip": None, "symmetric": True},
     }
+
+
+def test_three_bits_are_three_bits_on_disk(tmp_path):
+    quantized(tiny_bert(), weights="3").save_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    name = "bert.encoder.layer.0.intermediate.dense.weight"
+    assert stored[f"{name}.int3"].shape == (24, 6)  # 16 codes of 3 bits
+    assert stored[f"{name}.int3_scales"].shape == (24, 1)
+    assert json.loads((tmp_path / "config.json").read_text())["quantization_config"]["layouts"] == ["int3"]
+    slimformer.save(tmp_path / "out", quantized(tiny_bert(), weights="3"), step=STEP)
+    assert slimformer.artifact.read_manifest(tmp_path / "out").model.packed == ["int3"]
+    assert slimformer.verify(tmp_path / "out")
 
 
 def test_a_float_beyond_half_precision_stays_whole(tmp_path):
@@ -266,8 +282,8 @@ def test_a_fingerprint_is_that_of_the_folder(packed):
 def test_every_layout_has_a_way():
     used = set()
     for options in WAYS.values():
-        used |= {weight.layout for weight in packed_weights(quantized(tiny_bert(), **options)).values()}
-    assert used == set(LAYOUTS)
+        used |= {weight.layout.name for weight in packed_weights(quantized(tiny_bert(), **options)).values()}
+    assert used == {layout.name for name in FORMATS for layout in find_format(name).layouts}
 
 
 def test_on_another_type_the_weight_is_that_of_float32_rounded(packed):

@@ -1,4 +1,4 @@
-"""Weights of a model as they lie packed in its file, and the model that goes by them.
+"""A model that goes by packed weights: which they are, and what its file holds.
 
 A model that was quantized or loaded packed computes with float weights that are, bit for bit, codes times scales; the
 packed form is kept beside them, a sixteenth of their size, so that it can be saved and exported as it is.
@@ -6,15 +6,13 @@ packed form is kept beside them, a sixteenth of their size, so that it can be sa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from slimformer.errors import ArtifactError
-from slimformer.runtime.packing import layout_for, pack, unpack
-from slimformer.views.quantized import Sharing
+from slimformer.formats import PackedWeight
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,54 +22,6 @@ if TYPE_CHECKING:
 _PACKED = "_slimformer_packed"
 #: The smaller type a float that is not packed is stored in.
 SMALL_FLOAT = torch.float16
-
-
-@dataclass(frozen=True)
-class PackedWeight:
-    """One weight, several codes to a byte.
-
-    Args:
-        layout: How the codes lie in bytes; a name in `LAYOUTS`.
-        codes: uint8, [out, bytes].
-        scales: [1, 1], [out, 1] or [out, groups], in the precision of the weight.
-        columns: Codes of a row.
-        group_size: Columns that share a scale; None for all.
-        transposed: Whether the module holds the weight as [in, out].
-    """
-
-    layout: str
-    codes: Tensor
-    scales: Tensor
-    columns: int
-    group_size: int | None = None
-    transposed: bool = False
-
-    @classmethod
-    def of(cls, weight: QuantizedWeight, small: bool = False) -> PackedWeight:
-        """Pack the codes of a weight; `small` for the layout that takes fewer bytes and more work."""
-        layout = layout_for(weight.kind, weight.bits, small)
-        return cls(
-            layout,
-            pack(weight.codes, layout),
-            weight.scales,
-            weight.codes.shape[-1],
-            weight.group_size,
-            weight.transposed,
-        )
-
-    def unpack(self) -> Tensor:
-        """The codes, int8, [out, in]."""
-        return unpack(self.codes, self.layout, self.columns)
-
-    def weight(self) -> Tensor:
-        """What the model computes with, as its module holds it."""
-        sharing = Sharing("row") if self.group_size is None else Sharing("group", self.group_size)
-        shown = self.unpack() * sharing.spread(self.scales, self.columns)
-        return shown.mT.contiguous() if self.transposed else shown
-
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        """Codes and scales by the names they have in a file, which tell the layout."""
-        return {f"{name}.{self.layout}": self.codes, f"{name}.{self.layout}_scales": self.scales}
 
 
 def keep_packed(model: nn.Module, weights: Mapping[str, PackedWeight]) -> None:
@@ -94,14 +44,21 @@ def keep_quantized(model: nn.Module, weights: Iterable[QuantizedWeight], small: 
     Args:
         model: The model after `bake`.
         weights: What `quantized_weights` gave before it.
-        small: Whether ternary codes lie five to a byte instead of four.
+        small: Whether formats that have a smaller layout are stored in it.
     """
     stored = _names_in_file(model)
     packed = {}
     for weight in weights:
         # Of a weight that is tied, the file has one name only.
         names = [f"{path}.weight" for path in (weight.path, *weight.shared_with)]
-        packed[next((name for name in names if name in stored), names[0])] = PackedWeight.of(weight, small)
+        packed[next((name for name in names if name in stored), names[0])] = PackedWeight.of(
+            weight.format,
+            weight.codes,
+            weight.scales,
+            weight.group_size,
+            transposed=weight.transposed,
+            small=small,
+        )
     keep_packed(model, packed)
     if not packed:
         return
@@ -135,14 +92,14 @@ def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Te
     """
     packed = packed_weights(model)
     _check_unchanged(packed, stored)
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name, tensor in stored.items():
         if name in packed:
-            found |= packed[name].tensors(name)
+            tensors |= packed[name].tensors(name)
         else:
             small = packed and fits_small_float(tensor) and torch.equal(tensor.to(SMALL_FLOAT).to(tensor.dtype), tensor)
-            found[name] = tensor.to(SMALL_FLOAT) if small else tensor
-    return found
+            tensors[name] = tensor.to(SMALL_FLOAT) if small else tensor
+    return tensors
 
 
 def fits_small_float(tensor: Tensor) -> bool:

@@ -7,24 +7,28 @@ Transformers of them; `slimformer.registration` sees to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, cast
 
+import torch
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from slimformer.errors import ArtifactError
-from slimformer.runtime.packed import file_tensors, packed_weights
-from slimformer.runtime.packing import layout_of
+from slimformer.anatomy.matrix import is_conv1d
+from slimformer.artifact.storage.packed_weights import add_packed, file_tensors, packed_weights
+from slimformer.errors import ArtifactError, FormatError
+from slimformer.formats import PackedWeight, find_layout
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 #: What `quant_method` says in the config of a packed model.
 METHOD = "slimformer"
 VERSION = 1
+_FAULT = "_slimformer_fault"
 
 
 @register_quantization_config(METHOD)
@@ -55,7 +59,7 @@ class PackedConfig(QuantizationConfigMixin):
             )
         self.quant_method = quant_method  # type: ignore[assignment]  # a name of our own
         self.version = version
-        self.layouts = [name for name in layouts if layout_of(name)]
+        self.layouts = [_known(name) for name in layouts]
         self.group_size = group_size
         self.activations = activations
 
@@ -71,10 +75,18 @@ class PackedConfig(QuantizationConfigMixin):
         sizes = {weight.group_size for weight in packed} - {None}
         assert len(sizes) <= 1, sizes
         return cls(
-            sorted({weight.layout for weight in packed}),
+            sorted({weight.layout.name for weight in packed}),
             sizes.pop() if sizes else None,
             None if rounding is None else rounding.spec(),
         )
+
+
+def _known(layout: str) -> str:
+    try:
+        find_layout(layout)
+    except FormatError as error:
+        raise ArtifactError(f"{error}; install the version of slimformer or the package that wrote it") from error
+    return layout
 
 
 @register_quantizer(METHOD)
@@ -86,25 +98,20 @@ class PackedQuantizer(HfQuantizer):
 
     def get_weight_conversions(self) -> list[Any]:
         """What becomes of the tensors in the file: each pair of codes and scales one weight."""
-        from slimformer.runtime.unpacking import converter_for
-
         config = self.quantization_config
-        return [converter_for(layout, config.group_size) for layout in config.layouts]
+        return [_converter_for(layout, config.group_size) for layout in config.layouts]
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
         """Leave scales in their own precision; the weight gets the model's."""
-        from slimformer.runtime.unpacking import is_unpacking
-
-        return None if is_unpacking(converter) else super().get_new_dtype(converter, param, dtype)
+        return None if _is_unpacking(converter) else super().get_new_dtype(converter, param, dtype)
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
-        from slimformer.runtime.unpacking import is_unpacking, raise_fault
         from slimformer.views import Rounding, round_activations
 
-        raise_fault(model)
+        _raise_fault(model)
         # Saving goes by the packed weights that were kept, not by undoing what loading did.
         loaded: Any = model
-        loaded._weight_conversions = [each for each in loaded._weight_conversions if not is_unpacking(each)] or None
+        loaded._weight_conversions = [each for each in loaded._weight_conversions if not _is_unpacking(each)] or None
         if self.quantization_config.activations is not None:
             round_activations(model, Rounding(**self.quantization_config.activations))
         return model
@@ -135,3 +142,68 @@ def adopt(model: PreTrainedModel) -> None:
     adopted.config.quantization_config = config
     adopted.quantization_method = METHOD
     adopted.is_quantized = True
+
+
+def _converter_for(layout: str, group_size: int | None) -> WeightConverter:
+    """Makes one weight of each pair of codes and scales in a layout."""
+    name = re.escape(layout)
+    names = [rf"weight\.{name}$", rf"weight\.{name}_scales$"]
+    return WeightConverter(names, "weight", [Unpack(layout, group_size)])
+
+
+def _is_unpacking(converter: Any) -> bool:
+    """Whether a step of loading unpacks weights."""
+    return any(isinstance(operation, Unpack) for operation in getattr(converter, "operations", ()))
+
+
+def _raise_fault(model: nn.Module) -> None:
+    """Raise what was wrong with the first weight that could not be unpacked, if there was one."""
+    fault: str | None = model.__dict__.pop(_FAULT, None)
+    if fault is not None:
+        raise ArtifactError(fault)
+
+
+class Unpack(ConversionOps):
+    """Turns codes and scales into the weight they stand for, and lets the model keep the packed form."""
+
+    def __init__(self, layout: str, group_size: int | None) -> None:
+        self.layout = layout
+        self.group_size = group_size
+
+    @torch.no_grad()
+    def convert(
+        self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
+    ) -> dict[str, Any]:
+        """The weight, by its full name."""
+        name: str = kwargs["full_layer_name"]
+        model: PreTrainedModel = kwargs["model"]
+        module = model.get_submodule(name.rpartition(".")[0])
+        held = cast("Tensor", module.weight)
+        try:
+            packed = self._read(input_dict, module, held)
+            weight = packed.weight().to(held.dtype)
+        except (ArtifactError, FormatError) as error:
+            # Transformers would hide it in a report; it is raised when all weights have been read.
+            model.__dict__.setdefault(_FAULT, f"`{name}` cannot be unpacked: {error}")
+            return {name: torch.zeros(held.shape, dtype=held.dtype)}
+        add_packed(model, name, packed)
+        return {name: weight}
+
+    def _read(self, tensors: dict[str, Any], module: nn.Module, held: Tensor) -> PackedWeight:
+        parts = {
+            pattern.endswith("_scales$"): each[0] if isinstance(each, list) else each
+            for pattern, each in tensors.items()
+        }
+        if len(parts) != 2:
+            raise ArtifactError("it has codes or scales, not both; copy the checkpoint again")
+        codes, scales = parts[False], parts[True]
+        transposed = is_conv1d(module)
+        rows, columns = held.shape[::-1] if transposed else held.shape
+        size = self.group_size if scales.shape[-1] > 1 else None
+        groups = 1 if size is None else -(-columns // size)
+        if len(codes) != rows or tuple(scales.shape) not in ((1, 1), (rows, groups)):
+            raise ArtifactError(
+                f"codes of shape {list(codes.shape)} with scales of shape {list(scales.shape)} are no weight of "
+                f"shape {[rows, columns]}; copy the checkpoint again"
+            )
+        return PackedWeight(*find_layout(self.layout), codes, scales, columns, size, transposed)

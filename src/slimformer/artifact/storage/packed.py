@@ -35,9 +35,9 @@ class PackedStorage(PlainStorage):
 
     def describe(self, model: PreTrainedModel) -> dict[str, Any]:
         """The layouts of the packed weights."""
-        from slimformer.runtime.packed import packed_weights
+        from slimformer.artifact.storage.packed_weights import packed_weights
 
-        return {"packed": sorted({weight.layout for weight in packed_weights(model).values()}) or None}
+        return {"packed": sorted({weight.layout.name for weight in packed_weights(model).values()}) or None}
 
     def card_sizes(self, manifest: Manifest) -> list[tuple[str, str]]:
         """What the weights are packed as."""

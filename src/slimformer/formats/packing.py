@@ -1,0 +1,205 @@
+"""The one packer: codes of a few bits into bytes and back.
+
+Every layout is a number system: a unit of one or more bytes, the lowest first, holds digits of a base, the first one
+lowest, and a digit is `(code - lowest) / stride`. Rows are packed one by one, so that a row can be read without the
+ones before it; the last unit of a row is filled up with zeros, which change no product (with the lowest code where a
+layout has no zero). Bits of a mask are packed flat, over the whole tensor in its own order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimformer.errors import FormatError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How codes lie in bytes.
+
+    Args:
+        name: What it is called in a file.
+        base: Number of digits there are.
+        digits: Digits in a unit.
+        lowest: The code of digit 0.
+        stride: Distance of neighbouring codes.
+        bytes: Bytes of a unit.
+        codes: The codes that are allowed, where not every digit is one.
+    """
+
+    name: str
+    base: int
+    digits: int
+    lowest: int
+    stride: int = 1
+    bytes: int = 1
+    codes: range | None = None
+
+    def __post_init__(self) -> None:
+        if self.base**self.digits > 256**self.bytes or self.bytes > 7:
+            raise FormatError(
+                f"layout `{self.name}` has {self.digits} digits of base {self.base} in {self.bytes} bytes; give a unit "
+                "of up to 7 bytes that holds its digits"
+            )
+        highest = self.lowest + (self.base - 1) * self.stride
+        if self.lowest < -128 or highest > 127:
+            raise FormatError(
+                f"layout `{self.name}` has codes from {self.lowest} to {highest}; give codes from -128 to 127"
+            )
+
+    @property
+    def allowed(self) -> range:
+        """The codes this layout holds."""
+        return self.codes or range(self.lowest, self.lowest + self.base * self.stride, self.stride)
+
+    @property
+    def filling(self) -> int:
+        """The digit that fills up the last unit of a row."""
+        return -self.lowest // self.stride if 0 in self.allowed else 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether any bytes at all are codes."""
+        return self.base**self.digits == 256**self.bytes and self.codes is None
+
+    def bytes_for(self, columns: int) -> int:
+        """Bytes of a row of so many codes."""
+        return -(-columns // self.digits) * self.bytes
+
+
+#: Bits of a mask, 0 and 1.
+BITS = Layout("bits", base=2, digits=8, lowest=0)
+
+
+def pack(codes: Tensor, layout: Layout) -> Tensor:
+    """Pack codes along their last axis: int8 [..., columns] → uint8 [..., bytes].
+
+    Args:
+        codes: Codes of the layout, or booleans for 0 and 1; any shape with at least one axis, any number of columns.
+        layout: How they are to lie.
+
+    Raises:
+        FormatError: Where a code is none of the layout.
+    """
+    if codes.dim() == 0 or codes.dtype.is_floating_point:
+        raise FormatError(f"codes are {codes.dtype} of shape {list(codes.shape)}; give whole numbers with an axis")
+    digits = _digits(codes, layout)
+    if _is_bits(layout):
+        return torch.from_numpy(np.packbits(digits.cpu().numpy(), axis=-1, bitorder="little")).to(codes.device)
+    short = -codes.shape[-1] % layout.digits
+    padded = torch.nn.functional.pad(digits, (0, short), value=layout.filling)
+    units = -(-codes.shape[-1] // layout.digits)
+    grouped = padded.view(*codes.shape[:-1], units, layout.digits)
+    packed = torch.zeros(grouped.shape[:-1], dtype=_wide(layout), device=codes.device)
+    for place in reversed(range(layout.digits)):
+        packed = packed * layout.base + grouped[..., place]
+    if layout.bytes == 1:
+        return packed.to(torch.uint8)
+    parts = [(packed >> 8 * place & 255).to(torch.uint8) for place in range(layout.bytes)]
+    return torch.stack(parts, dim=-1).flatten(-2)
+
+
+def unpack(packed: Tensor, layout: Layout, columns: int) -> Tensor:
+    """The inverse of `pack`: uint8 [..., bytes] → int8 [..., columns].
+
+    Args:
+        packed: What `pack` gave.
+        layout: The layout it was packed in.
+        columns: Codes of a row.
+
+    Raises:
+        FormatError: Where the bytes cannot be those of so many codes.
+    """
+    if packed.dtype != torch.uint8 or packed.dim() == 0 or packed.shape[-1] != layout.bytes_for(columns):
+        raise FormatError(
+            f"{columns} codes of layout `{layout.name}` fill {layout.bytes_for(columns)} bytes a row, and these are "
+            f"{packed.dtype} of shape {list(packed.shape)}; the file is damaged or of another layout"
+        )
+    if _is_bits(layout):
+        return _unpack_bits(packed, layout, columns)
+    if layout.bytes == 1:
+        table, valid = (each.to(packed.device) for each in _table(layout))
+        places = packed.reshape(-1).int()
+        codes = table.index_select(0, places)
+        damaged = not layout.is_full and not bool(valid.index_select(0, places).all())
+    else:
+        codes, real = _codes(_values(packed, layout), layout)
+        damaged = not layout.is_full and not bool(real.all())
+    if damaged:
+        raise FormatError(
+            f"the bytes hold no codes of layout `{layout.name}`; the file is damaged or of another layout"
+        )
+    units = packed.shape[-1] // layout.bytes
+    return codes.view(*packed.shape[:-1], units * layout.digits)[..., :columns].contiguous()
+
+
+def _is_bits(layout: Layout) -> bool:
+    """Whether a byte is eight bits, which NumPy packs and unpacks faster than a table."""
+    return layout.base == 2 and layout.digits == 8
+
+
+def _unpack_bits(packed: Tensor, layout: Layout, columns: int) -> Tensor:
+    bits = np.unpackbits(packed.cpu().numpy(), axis=-1, count=columns, bitorder="little")
+    codes = torch.from_numpy(bits).view(torch.int8).to(packed.device)
+    if layout.stride != 1:
+        codes.mul_(layout.stride)
+    return codes.add_(layout.lowest) if layout.lowest else codes
+
+
+def _digits(codes: Tensor, layout: Layout) -> Tensor:
+    """The digit of each code, checked."""
+    if codes.dtype == torch.bool:
+        if _is_bits(layout) and layout.lowest == 0:
+            return codes
+        codes = codes.to(torch.uint8)
+    digits, rest = _divide(codes.to(_wide(layout)) - layout.lowest, layout.stride)
+    allowed = layout.allowed
+    if codes.numel() and (int(codes.min()) < allowed[0] or int(codes.max()) > allowed[-1] or bool(rest.any())):
+        wrong = next(code for code in codes.flatten().tolist() if code not in allowed)
+        raise FormatError(f"`{wrong}` is no code of layout `{layout.name}`; it holds {_range(allowed)}")
+    return digits
+
+
+@cache
+def _table(layout: Layout) -> tuple[Tensor, Tensor]:
+    """The codes each of the 256 bytes holds, int8 [256, digits], and whether all of them are allowed."""
+    return _codes(torch.arange(256, dtype=torch.int16), layout)
+
+
+def _values(packed: Tensor, layout: Layout) -> Tensor:
+    """Units of several bytes as whole numbers."""
+    places = packed.reshape(-1, layout.bytes).to(_wide(layout))
+    values = places[:, 0]
+    for place in range(1, layout.bytes):
+        values = values + (places[:, place] << 8 * place)
+    return values
+
+
+def _codes(values: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    """The codes of units, int8 [units, digits], and whether those of a unit are all allowed."""
+    codes = torch.empty(*values.shape, layout.digits, dtype=torch.int8, device=values.device)
+    rest = values
+    for place in range(layout.digits):
+        rest, digit = _divide(rest, layout.base)
+        codes[..., place] = digit * layout.stride + layout.lowest
+    allowed = layout.allowed
+    return codes, (rest == 0) & (codes >= allowed[0]).all(-1) & (codes <= allowed[-1]).all(-1)
+
+
+def _wide(layout: Layout) -> torch.dtype:
+    """A type that holds a unit and everything on the way to it."""
+    return torch.int16 if layout.bytes == 1 else torch.int32 if layout.bytes < 4 else torch.int64
+
+
+def _divide(numbers: Tensor, by: int) -> tuple[Tensor, Tensor]:
+    quotient = numbers.div(by, rounding_mode="floor")
+    return quotient, numbers - quotient * by
+
+
+def _range(codes: range) -> str:
+    return ", ".join(map(str, codes)) if len(codes) <= 4 else f"{codes[0]} to {codes[-1]}"
