@@ -106,3 +106,26 @@ class Registry(Generic[T]):
             hint = f" (do you mean `{near[0]}`?)" if near else ""
             raise RegistryError(f"there is no {self.noun} `{name}`{hint}; known: {', '.join(self.names)}")
         return entry
+
+
+#: Parts of an objective: what a student learns. Each is a class of `slimformer.objectives.terms`.
+TERMS: Registry[Any] = Registry(
+    "term",
+    {
+        "relations": ("slimformer.objectives.terms.relations:Relations", "self-attention relations of one block"),
+        "minilm-v1": ("slimformer.objectives.terms.relations:MapsAndValues", "attention maps and value relations"),
+        "hidden": ("slimformer.objectives.terms.hidden:HiddenStates", "outputs of blocks, and embeddings"),
+        "attention-maps": ("slimformer.objectives.terms.attention:AttentionMaps", "attention probabilities"),
+        "attention-scores": ("slimformer.objectives.terms.attention:AttentionScores", "attention scores"),
+        "attention-output": (
+            "slimformer.objectives.terms.hidden:AttentionOutputs",
+            "output of the attention sub-layer",
+        ),
+        "mha": ("slimformer.objectives.terms.hidden:MultiHeadAttention", "attention before the residual sum"),
+        "logits": ("slimformer.objectives.terms.predictions:SoftLabels", "soft labels: what the teacher's head says"),
+        "pooled": ("slimformer.objectives.terms.pooled:Pooled", "sentence embeddings"),
+        "mlm": ("slimformer.objectives.terms.language:MaskedTokens", "masked language modelling"),
+        "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
+        "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
+    },
+)

@@ -68,7 +68,7 @@ def _distil(config: DistillConfig, manner: Manner, settings: dict[str, Any], pla
                 base=config.teacher if config.student is None else config.student,
                 metrics={"corpus": losses},
                 overwrite=manner.overwrite,
-                write=None if config.pooled is None else sentence_encoder(config.pooled),
+                write=None if config.pooling is None else sentence_encoder(config.pooling),
             )
     return DistillResult(
         student,
