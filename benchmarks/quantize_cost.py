@@ -30,7 +30,7 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
 
     from slimformer import models
     from slimformer.methods.quantize.config import QuantizeConfig
-    from slimformer.methods.quantize.objective import KdObjective
+    from slimformer.methods.quantize.objective import kd_objective
     from slimformer.methods.quantize.placement import quantize_numbers
     from slimformer.train import TrainingOptions, train
     from slimformer.train.trainer import SlimTrainer  # noqa: F401  (imported before memory is read)
@@ -49,8 +49,9 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
     objective = None
     if kind != "finetune":
         teacher = copy.deepcopy(model)
-        quantize_numbers(model, QuantizeConfig())
-        objective = KdObjective(teacher, model, kd="map+output", auto_balance=kind == "auto")
+        config = QuantizeConfig(kd="map+output", balance="auto" if kind == "auto" else "fixed")
+        quantize_numbers(model, config)
+        objective = kd_objective(teacher, model, config)
     settings = TrainingOptions(max_steps=steps, batch_size=batch, save_every=10**6, threads=threads)
     with tempfile.TemporaryDirectory() as folder:
         train(model, settings, data, collate, Path(folder), objective=objective, quiet=True)

@@ -109,6 +109,28 @@ class Registry(Generic[T]):
         return entry
 
 
+#: Parts of an objective: what a student learns. Each is a class of `slimformer.objectives.terms`.
+TERMS: Registry[Any] = Registry(
+    "term",
+    {
+        "relations": ("slimformer.objectives.terms.relations:Relations", "self-attention relations of one block"),
+        "minilm-v1": ("slimformer.objectives.terms.relations:MapsAndValues", "attention maps and value relations"),
+        "hidden": ("slimformer.objectives.terms.hidden:HiddenStates", "outputs of blocks, and embeddings"),
+        "attention-maps": ("slimformer.objectives.terms.attention:AttentionMaps", "attention probabilities"),
+        "attention-scores": ("slimformer.objectives.terms.attention:AttentionScores", "attention scores"),
+        "attention-output": (
+            "slimformer.objectives.terms.hidden:AttentionOutputs",
+            "output of the attention sub-layer",
+        ),
+        "mha": ("slimformer.objectives.terms.hidden:MultiHeadAttention", "attention before the residual sum"),
+        "logits": ("slimformer.objectives.terms.predictions:SoftLabels", "soft labels: what the teacher's head says"),
+        "pooled": ("slimformer.objectives.terms.pooled:Pooled", "sentence embeddings"),
+        "mlm": ("slimformer.objectives.terms.language:MaskedTokens", "masked language modelling"),
+        "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
+        "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
+    },
+)
+
 #: Number formats a weight can be quantized to; each is a `slimformer.formats.NumberFormat`.
 FORMATS: Registry[Any] = Registry(
     "format",

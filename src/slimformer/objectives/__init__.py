@@ -1,18 +1,47 @@
-"""Objectives: losses over what models compute, as pure functions of tensors."""
+"""Objectives: losses as pure functions of tensors, and weighted sums of named terms over what models compute."""
 
-from slimformer.objectives.attention import attention_map_loss, attention_score_loss
-from slimformer.objectives.hidden import hidden_state_loss
-from slimformer.objectives.logits import soft_label_loss
-from slimformer.objectives.relations import ALL_PAIRS, check_relation_heads, relation_loss
-from slimformer.objectives.squares import mean_square
+from slimformer.objectives.losses import (
+    ALL_PAIRS,
+    attention_map_loss,
+    attention_score_loss,
+    check_relation_heads,
+    cosine_loss,
+    hidden_state_loss,
+    mean_square,
+    relation_loss,
+    soft_label_loss,
+    soft_multilabel_loss,
+    soft_token_loss,
+)
+from slimformer.objectives.objective import Loss, RecordedStudent, TermObjective, Weighted
+from slimformer.objectives.spec import TermSpec, build_terms, format_terms, parse_terms
+from slimformer.objectives.teacher import Source, Teacher, TeacherCache
+from slimformer.objectives.terms import Mean, Models, Term
 
 __all__ = [
     "ALL_PAIRS",
+    "Loss",
+    "Mean",
+    "Models",
+    "RecordedStudent",
+    "Source",
+    "Teacher",
+    "TeacherCache",
+    "Term",
+    "TermObjective",
+    "TermSpec",
+    "Weighted",
     "attention_map_loss",
     "attention_score_loss",
+    "build_terms",
     "check_relation_heads",
+    "cosine_loss",
+    "format_terms",
     "hidden_state_loss",
     "mean_square",
+    "parse_terms",
     "relation_loss",
     "soft_label_loss",
+    "soft_multilabel_loss",
+    "soft_token_loss",
 ]

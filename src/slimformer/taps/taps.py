@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -13,7 +14,7 @@ from slimformer.taps.record import BlockRecord, Name
 from slimformer.taps.sites import call_arguments, find_sites, hidden_input
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from torch import Tensor, nn
@@ -30,8 +31,9 @@ class Taps:
 
     Args:
         model: A Transformers model of a known family, with or without a head.
-        layers: Block numbers from 0 (negative ones count from the last), one number, or `"all"`.
-        record: Names of `BlockRecord` to keep.
+        layers: Block numbers from 0 (negative ones count from the last), one number, or `"all"`; or for each number
+            the names to keep of that block.
+        record: Names of `BlockRecord` to keep, where `layers` does not say.
         embeddings: Whether to keep the input of the first block as well.
 
     Example:
@@ -43,7 +45,7 @@ class Taps:
     def __init__(
         self,
         model: nn.Module,
-        layers: int | Iterable[int] | Literal["all"] = "all",
+        layers: int | Iterable[int] | Mapping[int, Iterable[Name]] | Literal["all"] = "all",
         record: Iterable[Name] = ("q", "k", "v"),
         *,
         embeddings: bool = False,
@@ -51,7 +53,9 @@ class Taps:
         self.anatomy = Anatomy.of(model)
         self.model = model
         self.layers = _layers(layers, len(self.anatomy.blocks))
-        self.record = _names(record)
+        of_each = layers if isinstance(layers, Mapping) else dict.fromkeys(self.layers, record)
+        self.names = {layer % len(self.anatomy.blocks): _names(names) for layer, names in of_each.items()}
+        self.record: frozenset[str] = frozenset().union(*self.names.values())
         self.embeddings_wanted = embeddings
         self._records: dict[int, BlockRecord] = {}
         self._embeddings: Tensor | None = None
@@ -109,7 +113,7 @@ class Taps:
             first = self.anatomy.blocks[0].module
             self._handles.append(first.register_forward_pre_hook(self._keep_embeddings, with_kwargs=True))
         for layer in self.layers:
-            for name, module, side in find_sites(self.anatomy, self.anatomy.blocks[layer], self.record):
+            for name, module, side in find_sites(self.anatomy, self.anatomy.blocks[layer], self.names[layer]):
                 keep = partial(self._keepers[side], layer, name)
                 register: Callable[..., RemovableHandle] = (
                     module.register_forward_hook if side == "output" else module.register_forward_pre_hook
@@ -130,7 +134,7 @@ class Taps:
         self._awaited = {
             (layer, name)
             for layer in self.layers
-            for name, _, _ in find_sites(self.anatomy, self.anatomy.blocks[layer], self.record)
+            for name, _, _ in find_sites(self.anatomy, self.anatomy.blocks[layer], self.names[layer])
         }
         if self.embeddings_wanted:
             self._awaited.add((-1, "embeddings"))

@@ -5,29 +5,38 @@ A method brings an objective, with or without a teacher, and views on the model;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from collections.abc import Mapping
 
+    from torch import nn
 
-@dataclass(frozen=True)
-class Loss:
-    """A loss and what it is made of.
-
-    Args:
-        total: What is minimised: a mean over the examples of the batch.
-        parts: The terms it is made of, for the log.
-    """
-
-    total: Tensor
-    parts: dict[str, Tensor] = field(default_factory=dict)
+    from slimformer.objectives import Loss
 
 
 class Objective(Protocol):
-    """A loss over what a model computes for a batch."""
+    """A loss over what a model computes for a batch: a mean over its examples."""
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any]) -> Loss:
         """Run the model on a batch, labels included, and return the loss."""
+        ...
+
+
+@runtime_checkable
+class CountedObjective(Objective, Protocol):
+    """A sum of means, each over items of its own, such as `slimformer.objectives.TermObjective`."""
+
+    def counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """How many items of a batch each mean is over, by name."""
+        ...
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Any], totals: Mapping[str, float] | None = None) -> Loss:
+        """Run the model on a part of a batch and return its share of the loss.
+
+        Args:
+            model: The model, wrapped or not.
+            inputs: The part.
+            totals: Items of the whole batch by name, mean over processes; None where the part is the whole.
+        """
         ...

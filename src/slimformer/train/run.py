@@ -47,6 +47,7 @@ def train(
     folder: Path,
     *,
     objective: Objective | None = None,
+    items: Callable[[Mapping[str, Any]], int] | None = None,
     evaluation: Callable[[nn.Module], dict[str, float]] | None = None,
     primary: str | None = None,
     greater_is_better: bool = True,
@@ -64,6 +65,7 @@ def train(
         collate: Makes a batch of some of them.
         folder: Where checkpoints go; the caller removes it when the result is safe.
         objective: What to minimise; None for the loss the model itself returns.
+        items: How many items of a batch the task's own loss is a mean over; None for labelled tokens or examples.
         evaluation: Returns metrics of the model on dev; called during training.
         primary: The metric that decides which weights are kept; None keeps the last ones.
         greater_is_better: Whether more of it is better.
@@ -90,6 +92,7 @@ def train(
             eval_dataset=features,  # never read: the loop only wants to know that there is something to evaluate on
             data_collator=collate,
             objective=objective,
+            items=items,
             evaluation=evaluation,
             primary=primary if options.best else None,
             greater_is_better=greater_is_better,

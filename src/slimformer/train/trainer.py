@@ -11,19 +11,24 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer
 
 from slimformer.errors import TrainingError
+from slimformer.objectives.terms.predictions import count_labels
 from slimformer.train import checkpoints
+from slimformer.train.objective import CountedObjective
 from slimformer.train.sampling import EpochSampler
 from slimformer.train.weights import read_metadata, read_weights, write_weights
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor, nn
 
+    from slimformer.objectives import Loss
     from slimformer.train.objective import Objective
 
 WEIGHTS = "weights.safetensors"
 BEST = "best.safetensors"
+#: Under this name the items of a loss are counted that is one mean.
+LOSS = "loss"
 
 
 class SlimTrainer(Trainer):
@@ -31,6 +36,7 @@ class SlimTrainer(Trainer):
 
     Args:
         objective: What to minimise; None for the loss the model itself returns.
+        items: How many items of a batch the task's own loss is a mean over; None for labelled tokens or examples.
         evaluation: Returns metrics of the model as it is now; None for no evaluation.
         primary: The metric that decides which weights are best; None to keep the last ones.
         greater_is_better: Whether more of it is better.
@@ -42,6 +48,7 @@ class SlimTrainer(Trainer):
         self,
         *,
         objective: Objective | None = None,
+        items: Callable[[Mapping[str, Any]], int] | None = None,
         evaluation: Callable[[nn.Module], dict[str, float]] | None = None,
         primary: str | None = None,
         greater_is_better: bool = True,
@@ -50,11 +57,13 @@ class SlimTrainer(Trainer):
     ) -> None:
         super().__init__(**arguments)
         self.objective: Objective | None = objective
+        self.items = items
         self.evaluation = evaluation
         self.primary = primary
         self.sign = 1 if greater_is_better else -1
         self.lengths = lengths
         self.parts: dict[str, Tensor] = {}
+        self.totals: dict[str, float] = {}
         # The loop would hand the model the number of items and trust it to divide by that; heads that keep
         # their own mean (BERT's among them) do not, and accumulation would change the loss. We weigh instead.
         self.model_accepts_loss_kwargs = False
@@ -75,25 +84,30 @@ class SlimTrainer(Trainer):
     ) -> Any:
         """Ask the objective, and refuse a loss that is no number.
 
-        A loss is a mean over the items of its part of the batch. Weighed by their share, the parts of all
-        accumulation steps and processes add up to the mean over the whole batch.
+        A loss is a mean over the items of its part of the batch, or a sum of such means. Weighted by their share, the
+        parts of all accumulation steps and processes add up to the loss of the whole batch.
         """
-        share = 1.0
-        if num_items_in_batch is not None:
-            share = float(self._items(inputs) * self.args.world_size / num_items_in_batch)
-        if self.objective is None:
-            loss = share * cast("Tensor", super().compute_loss(model, inputs))
+        totals = None if num_items_in_batch is None else self.totals
+        if isinstance(self.objective, CountedObjective):
+            loss = self._note(self.objective(model, inputs, totals))
         else:
-            computed = self.objective(model, inputs)
-            loss = share * computed.total
-            for name, part in computed.parts.items():
-                self.parts[name] = self.parts.get(name, part.new_zeros(())) + share * part.detach()
+            share = 1.0 if totals is None else self._items(inputs) / totals[LOSS]
+            if self.objective is None:
+                loss = share * cast("Tensor", super().compute_loss(model, inputs))
+            else:
+                loss = self._note(self.objective(model, inputs), share)
         if not math.isfinite(value := float(loss.detach())):
             raise TrainingError(
                 f"the loss became {value} at step {self.state.global_step + 1} with learning rate "
                 f"{self._get_learning_rate():.3g}; lower `--lr`, clip gradients with `--clip`, or check the data"
             )
         return loss
+
+    def _note(self, loss: Loss, share: float = 1.0) -> Tensor:
+        """Keep the terms of a loss for the log, and return its share of the total."""
+        for name, part in loss.parts.items():
+            self.parts[name] = self.parts.get(name, part.new_zeros(())) + share * part.detach()
+        return share * loss.total
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log, with the terms of the loss as means since the last entry."""
@@ -136,18 +150,28 @@ class SlimTrainer(Trainer):
         parts, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         if not parts:
             return parts, None
-        items = torch.tensor(sum(self._items(part) for part in parts), device=device)
+        counts = [self._counts(part) for part in parts]
+        names = list(counts[0])
+        items = torch.tensor([sum(count[name] for count in counts) for name in names], device=device)
         if self.args.world_size > 1:
-            items = cast("Tensor", self.accelerator.gather(items)).sum()
-        return parts, items
+            items = cast("Tensor", self.accelerator.gather(items[None])).sum(0)
+        # Gradients are averaged over processes, so each divides by its even share of the items.
+        self.totals = {name: int(total) / self.args.world_size for name, total in zip(names, items, strict=True)}
+        return parts, items.max()
+
+    def _counts(self, inputs: dict[str, Any]) -> dict[str, int]:
+        """How many items of a part of a batch each mean in the loss is over."""
+        if isinstance(self.objective, CountedObjective):
+            return self.objective.counts(inputs)
+        return {LOSS: self._items(inputs)}
 
     def _items(self, inputs: dict[str, Any]) -> int:
-        """What the loss of a batch is a mean over: labelled tokens where each token has a label, else examples."""
-        labels = inputs.get("labels")
-        if self.objective is not None or labels is None or labels.dim() < 2:
+        """What a loss that is one mean is a mean over."""
+        if self.items is not None:
+            return self.items(inputs)
+        if self.objective is not None:
             return len(next(iter(inputs.values())))
-        shown = labels[:, 1:] if self._loss_shifts_labels else labels
-        return max(1, int((shown != -100).sum()))
+        return count_labels(inputs, shifted=self._loss_shifts_labels)
 
     def _keep_if_best(self, measured: dict[str, float]) -> None:
         score = self.sign * measured[self.primary or ""]

@@ -10,13 +10,15 @@ import torch
 from torch import nn
 
 from slimformer import Anatomy, Taps
-from slimformer.methods.quantize.config import QuantizeConfig, chosen_layers
-from slimformer.methods.quantize.dropout import give_back, take_dropout
-from slimformer.methods.quantize.objective import KdObjective
+from slimformer.errors import ConfigError
+from slimformer.methods.quantize.config import QuantizeConfig
+from slimformer.methods.quantize.objective import give_back, kd_objective, take_dropout
 from slimformer.methods.quantize.placement import quantize_numbers
-from slimformer.methods.quantize.predictions import prediction_loss
-from slimformer.methods.quantize.progress import EVERY, NAME, remove_progress
-from slimformer.objectives import attention_score_loss
+from slimformer.objectives import Models, attention_score_loss
+from slimformer.objectives.balance import EVERY, NAME, remove_progress
+from slimformer.objectives.recording import Recorder, Request
+from slimformer.objectives.terms.predictions import SoftLabels
+from slimformer.objectives.terms.term import block_pairs
 from tests import zoo
 
 HEADED = [family for family in zoo.FAMILIES if family != "vit_mae"]
@@ -27,6 +29,10 @@ def pair(family, **settings):
     student = copy.deepcopy(teacher)
     quantize_numbers(student, QuantizeConfig(**settings))
     return teacher, student
+
+
+def objective_for(teacher, student, **settings):
+    return kd_objective(teacher, student, QuantizeConfig(**settings))
 
 
 def batch_for(family, padding="right"):
@@ -42,7 +48,7 @@ def test_every_family_learns(family, kd):
     teacher, student = pair(family)
     if family == "qwen2":  # its head looks for the last token that is not padding
         teacher.config.pad_token_id = student.config.pad_token_id = 0
-    objective = KdObjective(teacher, student, kd=kd)
+    objective = objective_for(teacher, student, kd=kd)
     loss = objective(student, batch_for(family))
     assert all(math.isfinite(float(part.detach())) and float(part.detach()) > 0 for part in loss.parts.values())
     loss.total.backward()
@@ -60,7 +66,7 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn(family):
     teacher = zoo.build_headed(family)
     student = copy.deepcopy(teacher)
     for kd in ("map+output", "mha", "score"):
-        parts = KdObjective(teacher, student, kd=kd)(student, batch_for(family)).parts
+        parts = objective_for(teacher, student, kd=kd)(student, batch_for(family)).parts
         for name, part in parts.items():
             assert name == "soft_labels" or float(part.detach()) == pytest.approx(0, abs=1e-9)
 
@@ -97,8 +103,8 @@ def test_losses_equal_the_slow_version(family, padding):
                 rows = [(p[t, k], q[t, k]) for t in tokens for k in tokens if float(p[t, k]) > 0]
                 divergences.append(sum(float(x * (x / y).log()) for x, y in rows) / len(tokens))
         wanted["map"] += sum(divergences) / len(divergences)
-    made = KdObjective(teacher, student, layers=layers, beta=0.3)(student, inputs)
-    mha = KdObjective(teacher, student, layers=layers, kd="mha")(student, inputs).parts["mha"]
+    made = objective_for(teacher, student, distil_layers="0,2", beta=0.3)(student, inputs)
+    mha = objective_for(teacher, student, distil_layers="0,2", kd="mha")(student, inputs).parts["mha"]
     for name in ("hidden", "output", "map"):
         assert float(made.parts[name].detach()) == pytest.approx(wanted[name], rel=1e-6), name
     assert float(mha.detach()) == pytest.approx(wanted["mha"], rel=1e-6)
@@ -111,7 +117,7 @@ def test_padding_does_not_change_the_loss_unless_asked():
     inputs = zoo.inputs_for("bert")
     longer = {name: nn.functional.pad(value, (0, 5)) for name, value in inputs.items()}
     for reference in (False, True):
-        objective = KdObjective(teacher, student, reference=reference)
+        objective = objective_for(teacher, student, reference=reference)
         values = [float(objective(student, each).total.detach()) for each in (inputs, longer)]
         assert (abs(values[0] - values[1]) < 1e-9 * values[0]) == (not reference)
 
@@ -125,13 +131,12 @@ def test_causal_scores_count_only_what_is_seen():
 
 def test_the_scores_of_a_rounded_student_are_those_it_attends_by():
     """Of rounded queries and keys, not of what the projections gave."""
-    teacher, student = pair("bert")
-    objective = KdObjective(teacher, student, kd="score")
-    seen = objective._see[1](student, zoo.inputs_for("bert"))
+    student = pair("bert")[1]
+    scores = Recorder(student, Request.of([1], ("scores",)), read_scores=True)(zoo.inputs_for("bert"))["1.scores"]
     with torch.no_grad(), Taps(student, "all", ("scores",)) as taps:
         student(**zoo.inputs_for("bert"))
         raw = taps[1].scores
-    assert 1e-4 < float((seen.scores[1].scores.detach() - raw).abs().max()) < 0.5
+    assert 1e-4 < float((scores.detach() - raw).abs().max()) < 0.5
 
 
 def test_a_wrapped_student_is_called_through_its_wrapper():
@@ -146,7 +151,7 @@ def test_a_wrapped_student_is_called_through_its_wrapper():
 
     teacher, student = pair("bert")
     wrapper = Wrapper(student)
-    objective = KdObjective(teacher, student)
+    objective = objective_for(teacher, student)
     one, other = objective(wrapper, zoo.inputs_for("bert")).total, objective(student, zoo.inputs_for("bert")).total
     assert torch.equal(one, other)
     assert wrapper.calls == 1
@@ -154,7 +159,7 @@ def test_a_wrapped_student_is_called_through_its_wrapper():
 
 def test_two_stages_learn_from_layers_and_then_from_logits():
     teacher, student = pair("bert")
-    objective = KdObjective(teacher, student, first_stage=2, accumulation=2)
+    objective = objective_for(teacher, student, stages=2, first_stage=2, accumulation=2)
     inputs = zoo.inputs_for("bert")
     for call in range(6):
         loss = objective(student, inputs)
@@ -168,7 +173,7 @@ def test_two_stages_learn_from_layers_and_then_from_logits():
             assert student.classifier.weight.grad.any()
     # What it remembers travels with the weights.
     twin_teacher, twin = pair("bert")
-    other = KdObjective(twin_teacher, twin, first_stage=2, accumulation=2)
+    other = objective_for(twin_teacher, twin, stages=2, first_stage=2, accumulation=2)
     twin.load_state_dict(student.state_dict())
     assert set(other(twin, inputs).parts) == {"soft_labels"}
     remove_progress(twin)
@@ -177,7 +182,7 @@ def test_two_stages_learn_from_layers_and_then_from_logits():
 
 def test_automatic_balance_makes_both_terms_pull_alike():
     teacher, student = pair("bert")
-    objective = KdObjective(teacher, student, auto_balance=True)
+    objective = objective_for(teacher, student, balance="auto")
     inputs = zoo.inputs_for("bert")
     loss = objective(student, inputs)
     pulls = {}
@@ -198,7 +203,7 @@ def test_automatic_balance_makes_both_terms_pull_alike():
     parts = objective(student, inputs).parts
     assert [float(parts[f"{term}_weight"]) for term in ("map", "output")] == weights
     twin_teacher, twin = pair("bert")
-    resumed = KdObjective(twin_teacher, twin, auto_balance=True)
+    resumed = objective_for(twin_teacher, twin, balance="auto")
     twin.load_state_dict(student.state_dict())
     for _ in range(EVERY - 2):
         ours, theirs = objective(student, inputs), resumed(twin, inputs)
@@ -233,41 +238,53 @@ def test_a_student_without_dropout_has_none_anywhere(family, monkeypatch):
 
 
 def test_chosen_layers():
-    assert chosen_layers("all", 3) == (0, 1, 2)
-    assert chosen_layers("every-2", 6) == (1, 3, 5)
-    assert chosen_layers("every-4", 6) == (1, 5)
-    assert chosen_layers("0,-1", 6) == (0, 5)
-    with pytest.raises(ValueError, match="has 3 blocks"):
-        chosen_layers("3", 3)
-
-
-class Outputs:
-    def __init__(self, **tensors):
-        self.__dict__.update(tensors)
+    models = Models(*[Anatomy.of(zoo.build("bert"))] * 2)
+    assert block_pairs(["all"], models) == ((0, 0), (1, 1), (2, 2))
+    assert block_pairs(["every-2"], models) == ((0, 0), (2, 2))
+    assert block_pairs(["-1", "0"], models) == ((0, 0), (2, 2))
+    with pytest.raises(ConfigError, match="has 3 blocks"):
+        block_pairs(["3"], models)
 
 
 def cross_entropy(teacher, student):
     return float(-(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1).mean())
 
 
+def head(family, problem=None, **options):
+    """The term on a model with some head, as a function of outputs and batch."""
+    model = zoo.build_headed(family)
+    model.config.problem_type = problem
+    term = SoftLabels.of(Models(Anatomy.of(model)), **options)
+    return lambda teacher, student, inputs: term.compare(teacher, student, {"input_ids": torch.zeros(2, 5), **inputs})
+
+
 def test_predictions_of_every_head():
     one, other = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
     labels = torch.tensor([[3, -100, 2, -100, 1], [-100, -100, -100, 4, -100]])
     tags = labels != -100
-    made = prediction_loss(Outputs(logits=one), Outputs(logits=other), {"labels": labels})
-    assert float(made) == pytest.approx(cross_entropy(one[tags], other[tags]))
+    loss = head("roberta")({"logits": one}, {"logits": other}, {"labels": labels})
+    assert float(loss.value) == pytest.approx(cross_entropy(one[tags], other[tags]))
+    assert loss.count == 4
     # The logits before a label predict it; the first token is predicted by nothing.
-    made = prediction_loss(Outputs(logits=one), Outputs(logits=other), {"labels": labels}, next_token=True)
+    loss = head("gpt2")({"logits": one}, {"logits": other}, {"labels": labels})
     before = tags.roll(-1, dims=1)
     before[:, -1] = False
-    assert float(made) == pytest.approx(cross_entropy(one[before], other[before]))
-    none = prediction_loss(Outputs(logits=one), Outputs(logits=other), {"labels": torch.full((2, 5), -100)})
-    assert float(none) == 0
-    made = prediction_loss(Outputs(logits=one[:, :1, 0]), Outputs(logits=other[:, :1, 0]), {}, regression=True)
-    assert float(made) == pytest.approx(float((one - other)[:, 0, 0].square().mean()))
-    made = prediction_loss(Outputs(logits=one[:, 0]), Outputs(logits=other[:, 0]), {}, mean_over_classes=True)
-    assert float(made) == pytest.approx(cross_entropy(one[:, 0], other[:, 0]) / 7)
+    assert float(loss.value) == pytest.approx(cross_entropy(one[before], other[before]))
+    assert loss.count == 3
+    none = head("roberta")({"logits": one}, {"logits": other}, {"labels": torch.full((2, 5), -100)})
+    assert (float(none.value), none.count) == (0, 0)
+    numbers = {"logits": one[:, :1, 0]}, {"logits": other[:, :1, 0]}
+    loss = head("bert", "regression")(*numbers, {"labels": torch.zeros(2)})
+    assert float(loss.value) == pytest.approx(float((one - other)[:, 0, 0].square().mean()))
+    classes = {"logits": one[:, 0]}, {"logits": other[:, 0]}
+    loss = head("bert", mean_over_classes=True)(*classes, {"labels": torch.zeros(2)})
+    assert float(loss.value) == pytest.approx(cross_entropy(one[:, 0], other[:, 0]) / 7)
+    several = head("bert", "multi_label_classification")(*classes, {"labels": torch.zeros(2, 7)})
+    p, q = one[:, 0].sigmoid(), other[:, 0].sigmoid()
+    assert float(several.value) == pytest.approx(float(-(p * q.log() + (1 - p) * (1 - q).log()).mean()), rel=1e-5)
+    assert several.count == 2
     mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
-    spans = [Outputs(start_logits=each[..., 0], end_logits=each[..., 1]) for each in (one, other)]
+    spans = [{"start_logits": each[..., 0], "end_logits": each[..., 1]} for each in (one, other)]
     rows = [cross_entropy(one[b, :n, end], other[b, :n, end]) for b, n in ((0, 3), (1, 5)) for end in (0, 1)]
-    assert float(prediction_loss(*spans, {"attention_mask": mask})) == pytest.approx(sum(rows) / 4, rel=1e-5)
+    loss = head("distilbert")(*spans, {"attention_mask": mask})
+    assert float(loss.value) == pytest.approx(sum(rows) / 4, rel=1e-5)

@@ -16,8 +16,8 @@ from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.methods.quantize import QuantizeConfig, quantize
 from slimformer.methods.quantize.method import _Run
-from slimformer.methods.quantize.objective import KdObjective
 from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.objectives import TermObjective
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
@@ -85,7 +85,7 @@ def test_the_model_goes_by_codes_and_small_floats(tuned):
 
     model = AutoModelForSequenceClassification.from_pretrained(tuned)
     method = _Run(QuantizeConfig())
-    assert isinstance(method.prepare(model), KdObjective)
+    assert isinstance(method.prepare(model), TermObjective)
     method.finish(model)
     packed = packed_weights(model)
     assert len(packed) == 2 * 6 + 2
@@ -157,15 +157,15 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path
     settings = {"max_steps": 8, "save_every": 3, "threads": 1, **more}
     run(tuned, data, tmp_path / "whole", **settings)
     asked = []
-    ask = KdObjective.__call__
+    ask = TermObjective.__call__
 
-    def stop(self, model, inputs):
+    def stop(self, model, inputs, totals=None):
         asked.append(1)
         if len(asked) == 6:
             raise KeyboardInterrupt
-        return ask(self, model, inputs)
+        return ask(self, model, inputs, totals)
 
-    monkeypatch.setattr(KdObjective, "__call__", stop)
+    monkeypatch.setattr(TermObjective, "__call__", stop)
     with pytest.raises(KeyboardInterrupt):
         run(tuned, data, tmp_path / "stopped", **settings)
     run(tuned, data, tmp_path / "stopped", resume=True, **settings)

@@ -8,7 +8,7 @@ import transformers as hf
 
 from slimformer import Anatomy, Taps
 from slimformer.methods.quantize.config import QuantizeConfig
-from slimformer.methods.quantize.objective import KdObjective
+from slimformer.methods.quantize.objective import kd_objective
 from slimformer.methods.quantize.placement import quantize_numbers
 from slimformer.views.attention import kept_scores, use_attention
 
@@ -82,7 +82,7 @@ def test_losses_and_gradients_golden(reference, pair):
     teacher, student = pair
     first, second = reference.meta["case"]["coef"]
     assert first == 1.0
-    objective = KdObjective(teacher, student, kd="map+output", beta=second, reference=True)
+    objective = kd_objective(teacher, student, QuantizeConfig(kd="map+output", beta=second, reference=True))
     loss = objective(student, batch(reference))
     for name, theirs in LOSSES.items():
         assert float(loss.parts[name].detach()) == pytest.approx(
@@ -102,7 +102,7 @@ def test_losses_and_gradients_golden(reference, pair):
 
 
 def test_scores_golden(reference, pair):
-    objective = KdObjective(*pair, kd="score", reference=True)
+    objective = kd_objective(*pair, QuantizeConfig(kd="score", reference=True))
     made = float(objective(pair[1], batch(reference)).parts["score"].detach())
     assert made == pytest.approx(float(reference["out.attscore_loss_f64"]), rel=1e-9)
 

@@ -6,10 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from slimformer.methods.distill.config import DistillConfig
+    from slimformer.methods.distill.config import DistillConfig, Start, StudentShape
     from slimformer.methods.distill.method import distill
     from slimformer.methods.distill.result import DistillResult
-    from slimformer.methods.distill.shape import Start, StudentShape
     from slimformer.methods.distill.student import build_student, copy_weights, source_blocks, student_config
 
 __all__ = [
@@ -25,10 +24,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "config": ("DistillConfig",),
+    "config": ("DistillConfig", "Start", "StudentShape"),
     "method": ("distill",),
     "result": ("DistillResult",),
-    "shape": ("Start", "StudentShape"),
     "student": ("build_student", "copy_weights", "source_blocks", "student_config"),
 }
 

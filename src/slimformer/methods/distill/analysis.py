@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.methods.distill.config import DistillConfig
-    from slimformer.methods.distill.layers import Trial
+    from slimformer.methods.distill.trials import Trial
 
 #: The relations of the paper's Table 7.
 ABLATIONS = (("qq", "kk", "vv"), ("kk", "vv"), ("qq", "vv"), ("qq", "kk"), ("qk", "vv"))

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
-from slimformer.methods.distill.shape import StudentShape
+from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.train.options import Positive, StepOptions
+
+if TYPE_CHECKING:
+    from slimformer.objectives.spec import TermSpec
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["mean", "cls"]
+Start = Literal["random", "truncate", "spaced"]
+#: Settings that tell how large a student is.
+SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
+#: Objectives that are one term.
+SHORTHANDS: dict[str, str] = {
+    "relations": "relations",
+    "minilm-v1": "minilm-v1",
+    "hidden-states": "hidden",
+    "soft-labels": "logits",
+}
 #: Names that stand for a block of the teacher.
 LAYERS = ("last", "upper-middle", "auto")
 #: All ordered pairs of queries, keys and values; `all` stands for them.
@@ -49,6 +62,20 @@ def _layer(value: Any) -> Any:
     raise ValueError(f"give a block number from 0, or {', '.join(f'`{name}`' for name in LAYERS)}")
 
 
+class StudentShape(Config):
+    """How large the student is; what is not given is the teacher's."""
+
+    layers: int | None = Field(None, ge=1, description="Blocks of the student.")
+    hidden: int | None = Field(None, ge=1, description="Width of the student's hidden states.")
+    heads: int | None = Field(None, ge=1, description="Attention heads of the student.")
+    ffn: int | None = Field(None, ge=1, description="Feed-forward neurons; by default in the teacher's proportion.")
+    embedding: int | None = Field(None, ge=1, description="Width of factorised embeddings, less than `--hidden`.")
+    start: Start = Field(
+        "random",
+        description="What the student starts from: random weights, the teacher's bottom blocks, or evenly spaced ones.",
+    )
+
+
 class CorpusOptions(Config):
     """The unlabelled text or images that are learned from."""
 
@@ -82,6 +109,10 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
     )
     objective: Objective = Field(
         "relations", description="What is learned: self-attention relations (MiniLMv2), or one of the baselines."
+    )
+    terms: Annotated[str | None, BeforeValidator(read_terms)] = Field(
+        None,
+        description="What is learned, as a weighted sum such as `relations:1, logits:0.5, hidden[all]:0.1`.",
     )
     relation_heads: Positive | None = Field(
         None, description="Relation heads; by default 48, or 64 for large teachers, or the next fewer that fit."
@@ -135,11 +166,29 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
                 raise ValueError(
                     f"`student` is a checkpoint with a shape of its own; leave out `{given[0]}` or `student`"
                 )
-        if self.objective == "soft-labels" and self.pooled is not None:
-            raise ValueError("`pooled` goes with the objectives on hidden layers; leave it out with `soft-labels`")
+        if self.terms is not None:
+            refuse_both(self, "objective", "pooled", "pooled_weight")
         if (self.task is None) != (self.data is None):
             raise ValueError("`task` and `data` go together; give both or none")
         return self
+
+    @property
+    def learned(self) -> list[TermSpec]:
+        """The objective as a list of terms, whichever way it was given."""
+        from slimformer.objectives.spec import TermSpec, parse_terms
+
+        if self.terms is not None:
+            return parse_terms(self.terms)
+        pooled = [] if self.pooled is None else [TermSpec("pooled", self.pooled_weight, (self.pooled,))]
+        return [TermSpec(SHORTHANDS[self.objective]), *pooled]
+
+    @property
+    def pooling(self) -> Pooling | None:
+        """How sentence embeddings come about, if these are learned."""
+        for term in self.learned:
+            if term.name == "pooled":
+                return cast("Pooling", term.values[0] if term.values else term.options.get("pooling", "mean"))
+        return None
 
     @property
     def passes(self) -> float | None:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
-from slimformer.methods.distill.cache import TeacherCache
-from slimformer.methods.distill.objective import Distillation, freeze_unused
+from slimformer.methods.distill.setup import MASKED, make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
-from slimformer.methods.distill.watching import Watched
+from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
+from slimformer.objectives.objective import union
+from slimformer.tasks.collators import IGNORED, PaddingCollator
+from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from torch import nn
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Examples
-    from slimformer.methods.distill.config import DistillConfig
     from slimformer.methods.distill.setup import Setup
+    from slimformer.objectives import Weighted
+    from slimformer.tasks.features import Inputs
     from slimformer.train import Trained, TrainingOptions
 
 
@@ -33,7 +38,7 @@ def learn(
     *,
     quiet: bool = False,
 ) -> tuple[PreTrainedModel, Trained]:
-    """Train a new student on the knowledge of a block.
+    """Train a new student on what a block knows.
 
     Args:
         setup: Teacher, student and what is learned.
@@ -43,25 +48,70 @@ def learn(
         folder: Where checkpoints go.
         quiet: Whether to say nothing while training.
     """
-    config, collate = setup.config, examples.stream.collator()
+    config = setup.config
     student = setup.new_student()
-    objective = Distillation(
-        Watched(setup.teacher, layer, setup.names, config.pooled or "mean"),
-        setup.knowledge,
-        _cache(config, setup, layer),
-    )
-    watched = Watched(student, -1, setup.names, config.pooled or "mean", _maps(setup, student)).train()
-    idle = freeze_unused(watched, objective, collate([examples[index] for index in range(min(2, len(examples)))]))
-    trained = train(watched, options, examples, collate, folder, objective=objective, quiet=quiet)
+    terms = make_terms(config, Anatomy.of(setup.teacher), Anatomy.of(student), layer)
+    teacher = Teacher(setup.teacher, _cache(setup, layer, terms))
+    objective = TermObjective(terms, student, {"teacher": teacher})
+    recorded = RecordedStudent(student, terms).train()
+    features, collate = _features(setup, examples, terms)
+    idle = freeze_unused(recorded, objective, collate([features[index] for index in range(min(2, len(features)))]))
+    trained = train(recorded, options, features, collate, folder, objective=objective, quiet=quiet)
     student.requires_grad_(True)
     if config.student is None and config.start == "random":
         _settle(student, idle)
     return student.eval(), trained
 
 
-def _maps(setup: Setup, student: PreTrainedModel) -> dict[str, nn.Module]:
-    teacher, ours = Anatomy.of(setup.teacher), Anatomy.of(student)
-    return {name: module for _, each in setup.knowledge for name, module in each.maps(teacher, ours).items()}
+def freeze_unused(student: RecordedStudent, objective: TermObjective, inputs: dict[str, Any]) -> list[str]:
+    """Let only those weights be trained that the objective reaches; return the names of the others.
+
+    One backward pass on a small batch tells. Nothing is trained yet.
+    """
+    objective(student, inputs).total.backward()
+    idle = [name for name, parameter in student.named_parameters() if parameter.grad is None]
+    for name, parameter in student.named_parameters():
+        parameter.requires_grad_(name not in idle)
+        parameter.grad = None
+    return idle
+
+
+class MaskedExamples(Sequence["Inputs"]):
+    """Examples that bring a masked copy of themselves, the same for the same seed and number.
+
+    Args:
+        examples: The examples.
+        masking: How tokens are masked.
+    """
+
+    #: Tells trainers that the order is not theirs to change.
+    shuffled: ClassVar[bool] = True
+
+    def __init__(self, examples: Examples, masking: TokenMasking) -> None:
+        self.examples = examples
+        self.masking = masking
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: Any) -> Any:
+        example = self.examples[index]
+        # Numbers go on over the passes, so a text is masked otherwise each time.
+        masked = self.masking(example, index, epoch=0)
+        return {**example, **{f"{MASKED}.{name}": masked[name] for name in ("input_ids", "labels")}}
+
+
+def _features(
+    setup: Setup, examples: Examples, terms: list[Weighted]
+) -> tuple[Sequence[Inputs], Callable[[Any], dict[str, Any]]]:
+    """What is trained on, with the variants that terms ask for, and what makes batches of it."""
+    collate = examples.stream.collator()
+    if not wants_masks(terms):
+        return examples, collate
+    assert isinstance(collate, PaddingCollator)
+    fill = {f"{MASKED}.input_ids": collate.fill["input_ids"], f"{MASKED}.labels": IGNORED}
+    masking = TokenMasking.of(setup.processor, setup.config.seed)
+    return MaskedExamples(examples, masking), replace(collate, fill={**collate.fill, **fill})
 
 
 def _settle(student: PreTrainedModel, idle: list[str]) -> None:
@@ -73,7 +123,9 @@ def _settle(student: PreTrainedModel, idle: list[str]) -> None:
         pass_through(block)
 
 
-def _cache(config: DistillConfig, setup: Setup, layer: int) -> TeacherCache | None:
-    if config.teacher_cache is None:
+def _cache(setup: Setup, layer: int, terms: list[Weighted]) -> TeacherCache | None:
+    folder = setup.config.teacher_cache
+    if folder is None:
         return None
-    return TeacherCache(config.teacher_cache, setup.names, f"{fingerprint(setup.teacher)} block {layer}")
+    names = union(each.term.teacher_request() for each in terms).names
+    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}")

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, UsageError
-from slimformer.methods.distill.config import DistillConfig
-from slimformer.methods.distill.shape import SIZES
+from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.manner import configure
 from slimformer.methods.place import check_writable, is_main
 

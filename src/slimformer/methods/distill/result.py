@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.methods.distill.layers import Trial
+    from slimformer.methods.distill.trials import Trial
     from slimformer.methods.task_run import TaskResult
 
 #: What stands in a log entry beside losses.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from slimformer.methods.distill.watching import Watched
+from slimformer.objectives.recording import Recorder, Request
 from slimformer.tasks.metrics.regression import regression_metrics
 
 if TYPE_CHECKING:
@@ -31,13 +31,14 @@ def embed(
 ) -> Array:
     """Pooled outputs of a base model for each item; labels among the inputs are left out."""
     was_training = model.training
-    watched = Watched(model, -1, ("pooled",), pooling).eval()
+    model.eval()
+    recorder = Recorder(model, Request.of((), (), f"pooled.{pooling}"))
     device = next(model.parameters()).device
     found = []
     for start in range(0, len(items), batch_size):
         batch = collate([items[index] for index in range(start, min(start + batch_size, len(items)))])
         inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
-        found.append(watched(**inputs)["pooled"].float().cpu().numpy())
+        found.append(recorder(inputs)[f"pooled.{pooling}"].float().cpu().numpy())
     model.train(was_training)
     return np.concatenate(found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,17 +12,10 @@ from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.methods.base import read_base, refuse_mask
-from slimformer.methods.distill.knowledge import (
-    HiddenStates,
-    MapsAndValues,
-    Pooled,
-    Relations,
-    SoftLabels,
-    projection_widths,
-)
-from slimformer.methods.distill.shape import StudentShape
+from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
-from slimformer.methods.distill.vocabulary import check_same_tokens
+from slimformer.objectives import Models, build_terms
+from slimformer.registry import TERMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +25,14 @@ if TYPE_CHECKING:
 
     from slimformer.corpus import Corpus, Stream
     from slimformer.methods.distill.config import DistillConfig
-    from slimformer.methods.distill.knowledge import Knowledge
+    from slimformer.objectives import Weighted
 
 #: Tokens of an example in the paper.
 LENGTH = 512
-#: Relation heads of the paper, for teachers below and from this width.
-RELATION_HEADS, LARGE_RELATION_HEADS, LARGE = 48, 64, 1024
+#: The variant of the inputs in which tokens are masked.
+MASKED = "masked"
+#: Tokens that mean something to a model, by the names tokenizers give them.
+SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,6 @@ class Setup:
         teacher: The teacher.
         processor: Its tokenizer or image processor, which becomes the student's.
         corpus: The text or images that both look at.
-        knowledge: What is learned, each kind with its weight.
         length: Tokens of an example; None for images.
         config: The settings.
     """
@@ -57,14 +50,8 @@ class Setup:
     teacher: PreTrainedModel
     processor: Any
     corpus: Corpus | ImageCorpus
-    knowledge: list[tuple[float, Knowledge]]
     length: int | None
     config: DistillConfig
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What is looked at in both models."""
-        return tuple(name for _, knowledge in self.knowledge for name in knowledge.names)
 
     def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
         """The examples both models look at, in the order they do.
@@ -111,13 +98,34 @@ def set_up(config: DistillConfig) -> Setup:
         check_same_tokens(processor, models.load_processor(config.student))
     length = _length(config, teacher_config, student)
     teacher = _load_teacher(config, teacher_config)
-    ours = Anatomy.of(_new_student(config, teacher))
-    knowledge = _knowledge(config, Anatomy.of(teacher), ours)
-    for _, each in knowledge:
-        each.maps(Anatomy.of(teacher), ours)  # refuses what cannot be compared
+    student_anatomy = Anatomy.of(_new_student(config, teacher))
+    terms = make_terms(config, Anatomy.of(teacher), student_anatomy)  # refuses what cannot be compared
+    for each in terms:
+        each.term.maps()
+    if wants_masks(terms) and getattr(processor, "mask_token_id", None) is None:
+        raise ConfigError(f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `mlm`")
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, knowledge, length, config)
+    return Setup(teacher, processor, corpus, length, config)
+
+
+def make_terms(config: DistillConfig, teacher: Anatomy, student: Anatomy, layer: int = -1) -> list[Weighted]:
+    """What the student learns from a block of the teacher and from the rest of it."""
+    blocks = ((len(student.blocks) - 1, layer % len(teacher.blocks)),)
+    defaults: dict[str, dict[str, Any]] = {
+        "relations": {
+            "heads": config.relation_heads,
+            "pairs": config.relations,
+            "weights": config.relation_weights,
+        },
+        "logits": {"temperature": config.temperature},
+    }
+    return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=("clean", MASKED))
+
+
+def wants_masks(terms: list[Weighted]) -> bool:
+    """Whether a term looks at masked inputs."""
+    return any(each.term.variant == MASKED for each in terms)
 
 
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
@@ -141,7 +149,7 @@ def _load_teacher(config: DistillConfig, teacher: PretrainedConfig) -> PreTraine
 def _teacher_class(config: DistillConfig, teacher: PretrainedConfig) -> Any:
     import transformers
 
-    if config.objective != "soft-labels":
+    if not any(TERMS.get(term.name).headed for term in config.learned):
         return transformers.AutoModel
     name = (teacher.architectures or [""])[0]
     if "For" not in name and "LMHead" not in name:
@@ -171,31 +179,37 @@ def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedM
 
     if config.student is None:
         return build_student(teacher, _shape(config), config.seed)
-    bare = Anatomy.of(teacher).base is teacher
-    return models.load_model(config.student, transformers.AutoModel if bare else type(teacher))
+    if Anatomy.of(teacher).base is not teacher:
+        return models.load_model(config.student, type(teacher))
+    own = (read_base(config.student).architectures or [""])[0]
+    # A student that has the head of a language model keeps it where language modelling goes on.
+    goes_on = any(term.name in ("mlm", "clm") for term in config.learned)
+    keeps = goes_on and own.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel"))
+    return models.load_model(config.student, getattr(transformers, own) if keeps else transformers.AutoModel)
 
 
-def _knowledge(config: DistillConfig, teacher: Anatomy, student: Anatomy) -> list[tuple[float, Knowledge]]:
-    causal = teacher.family.causal
-    learned: Knowledge
-    if config.objective == "relations":
-        learned = Relations(
-            config.relation_heads or usual_relation_heads(teacher, student),
-            config.relations,
-            config.relation_weights,
-            causal,
+def check_same_tokens(teacher: Any, student: Any) -> None:
+    """Refuse tokenizers that differ in any token; sizes alone say nothing.
+
+    Args:
+        teacher: The teacher's tokenizer.
+        student: The student's.
+    """
+    expected, actual = teacher.get_vocab(), student.get_vocab()
+    differing = sorted(number for token, number in expected.items() if actual.get(token) != number)
+    missing = sorted(number for token, number in actual.items() if token not in expected)
+    if differing or missing:
+        number = (differing or missing)[0]
+        by_number = [{number: token for token, number in vocabulary.items()} for vocabulary in (expected, actual)]
+        said, heard = (f"`{names[number]}`" if number in names else "nothing" for names in by_number)
+        raise ConfigError(
+            f"teacher and student have different vocabularies: token {number} is {said} to the teacher and {heard} to "
+            f"the student ({len(differing) + len(missing)} differ); take a student with the teacher's tokenizer"
         )
-    elif config.objective == "minilm-v1":
-        learned = MapsAndValues(teacher.blocks[-1].key_value_heads, causal)
-    elif config.objective == "hidden-states":
-        learned = HiddenStates()
-    else:
-        learned = SoftLabels(config.temperature)
-    return [(1.0, learned), *([(config.pooled_weight, Pooled())] if config.pooled is not None else [])]
-
-
-def usual_relation_heads(teacher: Anatomy, student: Anatomy) -> int:
-    """The paper's number of relation heads, or the next smaller that divides all projections of both models."""
-    most = RELATION_HEADS if teacher.hidden < LARGE else LARGE_RELATION_HEADS
-    common = math.gcd(*(width for anatomy in (teacher, student) for width in projection_widths(anatomy).values()))
-    return max(number for number in range(1, most + 1) if common % number == 0)
+    for name in SPECIAL:
+        one, other = getattr(teacher, name, None), getattr(student, name, None)
+        if one != other:
+            raise ConfigError(
+                f"teacher and student have different special tokens: `{name}` is `{one}` to the teacher and `{other}` "
+                "to the student; take a student with the teacher's tokenizer"
+            )

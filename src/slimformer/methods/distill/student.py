@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.anatomy import Block
-    from slimformer.methods.distill.shape import Start, StudentShape
+    from slimformer.methods.distill.config import Start, StudentShape
 
 
 def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:

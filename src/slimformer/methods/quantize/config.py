@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
 from slimformer.errors import RegistryError
 from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.registry import FORMATS
 from slimformer.train.options import Positive, TrainingOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slimformer.objectives.spec import TermSpec
 
 #: Weights that are left as they are.
 FLOAT = "float"
 Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score", "hidden", "none"]
-#: What each kind of knowledge compares besides soft labels and hidden states; the second of two is weighed by beta.
-TERMS: dict[str, tuple[str, ...]] = {
-    "map+output": ("map", "output"),
-    "output+map": ("output", "map"),
-    "map": ("map",),
-    "output": ("output",),
+#: The terms of each kind of knowledge besides soft labels and hidden states; the second of two is weighted by beta.
+SHORTHANDS: dict[str, tuple[str, ...]] = {
+    "map+output": ("attention-maps", "attention-output"),
+    "output+map": ("attention-output", "attention-maps"),
+    "map": ("attention-maps",),
+    "output": ("attention-output",),
     "mha": ("mha",),
-    "score": ("score",),
+    "score": ("attention-scores",),
     "hidden": (),
     "none": (),
 }
+#: How blocks are named.
+LAYERS = r"all|every-[1-9]\d*|\s*-?\d+\s*(,\s*-?\d+\s*)*"
 #: The clip of the published code, for weights and activations.
 REFERENCE_CLIP = 2.5
 
@@ -80,6 +89,9 @@ class KnowledgeOptions(Config):
         "map+output",
         description="What is learned besides soft labels and hidden states; `hidden` for these alone, `none` for the "
         "labels without a teacher.",
+    )
+    terms: Annotated[str | None, BeforeValidator(read_terms)] = Field(
+        None, description="What is learned as a weighted sum, such as `logits:1, hidden[all]:0.5`, instead of `--kd`."
     )
     beta: float = Field(0.5, ge=0, description="Weight of the second term of `map+output` or `output+map`.")
     balance: Literal["fixed", "auto"] = Field(
@@ -136,7 +148,9 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
             raise ValueError(
                 f"`store` is `small`, and there is no smaller layout for `weights` `{self.weights}`; leave it out"
             )
-        if self.balance == "auto" and len(TERMS[self.kd]) != 2:
+        if self.terms is not None:
+            refuse_both(self, "kd", "beta")
+        elif self.balance == "auto" and len(SHORTHANDS[self.kd]) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
         if self.stages == 2 and self.kd == "none":
             raise ValueError("`stages` is 2, and without a teacher there is only one; leave out `stages` or `kd`")
@@ -144,8 +158,25 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
             raise ValueError("`stages` is 2; say with `first_stage` or `max_steps` when the second one begins")
         if self.stages == 1 and self.first_stage is not None:
             raise ValueError("`first_stage` is given, and there is only one; add `stages` 2 or leave it out")
-        parse_layers(self.distil_layers)
+        if not re.fullmatch(LAYERS, self.distil_layers):
+            raise ValueError(
+                f"`distil_layers` is `{self.distil_layers}`; give `all`, numbers such as `0,2,5`, or `every-2`"
+            )
         return self
+
+    def learned(self, blocks: Sequence[tuple[int, int]]) -> list[TermSpec]:
+        """The objective as a list of terms, whichever way it was given.
+
+        Args:
+            blocks: Blocks of student and teacher that are compared.
+        """
+        from slimformer.objectives.spec import TermSpec, parse_terms
+
+        if self.terms is not None:
+            return parse_terms(self.terms)
+        weighted = zip(SHORTHANDS[self.kd], (1.0, self.beta), strict=False)
+        layers = ("embeddings", *(str(student) for student, _ in blocks))
+        return [TermSpec("logits"), TermSpec("hidden", 1.0, layers), *(TermSpec(*each) for each in weighted)]
 
     @property
     def keeps_dropout(self) -> bool:
@@ -162,29 +193,3 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
 
 def _has_small_layout(*names: str | None) -> bool:
     return any(FORMATS.get(name).small is not None for name in names if name is not None and name != FLOAT)
-
-
-def parse_layers(text: str) -> int | tuple[int, ...] | None:
-    """What a setting of layers means: None for all, a number k for every k-th, or block numbers."""
-    if text == "all":
-        return None
-    every = text.removeprefix("every-")
-    if every != text and every.isdecimal() and int(every) > 0:
-        return int(every)
-    numbers = text.split(",")
-    if all(number.strip().lstrip("-").isdecimal() for number in numbers):
-        return tuple(int(number) for number in numbers)
-    raise ValueError(f"`distil_layers` is `{text}`; give `all`, numbers such as `0,2,5`, or `every-2`")
-
-
-def chosen_layers(text: str, count: int) -> tuple[int, ...]:
-    """The blocks a setting names, in a model of so many."""
-    parsed = parse_layers(text)
-    if parsed is None:
-        return tuple(range(count))
-    if isinstance(parsed, int):
-        return tuple(index for index in range(count) if (count - 1 - index) % parsed == 0)
-    for number in parsed:
-        if not -count <= number < count:
-            raise ValueError(f"`distil_layers` is `{text}`, and the model has {count} blocks, 0 to {count - 1}")
-    return tuple(sorted({number % count for number in parsed}))

@@ -7,14 +7,13 @@ import tempfile
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import ConfigError
 from slimformer.methods.manner import configure
-from slimformer.methods.quantize.config import QuantizeConfig, chosen_layers
+from slimformer.methods.quantize.config import QuantizeConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from slimformer.methods.quantize.dropout import Dropout
+    from slimformer.methods.quantize.objective import Dropout
     from slimformer.methods.task_run import TaskResult
     from slimformer.train import Objective
 
@@ -63,43 +62,23 @@ class _Run:
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Keep the float model as teacher, and quantize the numbers of the one that is trained."""
-        from slimformer.anatomy import Anatomy
-        from slimformer.methods.quantize.dropout import take_dropout
-        from slimformer.methods.quantize.objective import KdObjective
+        from slimformer.methods.quantize.objective import kd_objective, take_dropout
         from slimformer.methods.quantize.placement import quantize_numbers
 
         config = self.config
-        try:
-            layers = chosen_layers(config.distil_layers, len(Anatomy.of(model).blocks))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
         self.attention = model.config._attn_implementation
         teacher = None if config.kd == "none" else copy.deepcopy(model)
         quantize_numbers(model, config)
         if not config.keeps_dropout:
             self.dropout = take_dropout(model)
-        if teacher is None:
-            return None
-        return KdObjective(
-            teacher,
-            model,
-            kd=config.kd,
-            beta=config.beta,
-            temperature=config.temperature,
-            layers=layers,
-            reference=config.reference,
-            mean_over_classes=config.mean_over_classes,
-            auto_balance=config.balance == "auto",
-            first_stage=config.steps_of_first_stage,
-            accumulation=config.accumulation,
-        )
+        return None if teacher is None else kd_objective(teacher, model, config)
 
     def finish(self, model: PreTrainedModel) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
         from slimformer.artifact.storage.packed_weights import keep_quantized
         from slimformer.artifact.storage.quantizer import adopt
-        from slimformer.methods.quantize.dropout import give_back
-        from slimformer.methods.quantize.progress import remove_progress
+        from slimformer.methods.quantize.objective import give_back
+        from slimformer.objectives.balance import remove_progress
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.methods.quantize.predictions import LABELS
-from slimformer.methods.quantize.recording import Recorder, Seen
+from slimformer.objectives.recording import Recorder, Request
 from slimformer.views.attention import use_attention
 
 if TYPE_CHECKING:
@@ -18,25 +17,27 @@ if TYPE_CHECKING:
 
 
 @torch.no_grad()
-def look(model: nn.Module, batch: dict[str, Any], terms: Iterable[str] = ("map",)) -> Seen:
-    """What a model computes for a batch in eval mode: scores, sub-layer outputs, hidden states."""
-    inputs = {name: value for name, value in batch.items() if name not in LABELS}
-    anatomy = Anatomy.of(model)
-    if anatomy.family.causal:
-        inputs["use_cache"] = False
+def look(model: nn.Module, batch: dict[str, Any], names: Iterable[str] = ("scores", "mask")) -> list[dict[str, Tensor]]:
+    """What a model computes for a batch in eval mode, by name: scores, masks, sub-layer outputs of every block."""
+    blocks = range(len(Anatomy.of(model).blocks))
     before, was_training = use_attention(model), model.training
     model.eval()
     try:
-        return Recorder(model, range(len(anatomy.blocks)), terms)(model, inputs)
+        activations = Recorder(model, Request.of(blocks, names), read_scores=True)(batch)
     finally:
         model.train(was_training)
         if before is not None:
             use_attention(model, before)
+    return [
+        {name: activations[f"{block}.{name}"] for name in names if f"{block}.{name}" in activations} for block in blocks
+    ]
 
 
 def attention_maps(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
     """Attention probabilities of every block: [batch, heads, query, key]."""
-    return [scores.masked.float().softmax(dim=-1) for scores in look(model, batch).scores]
+    blocks = look(model, batch)
+    masked = [block["scores"] + block["mask"] if "mask" in block else block["scores"] for block in blocks]
+    return [scores.float().softmax(dim=-1) for scores in masked]
 
 
 def tokens_that_count(batch: dict[str, Any], like: Tensor) -> Tensor:

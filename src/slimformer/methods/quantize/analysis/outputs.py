@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.methods.quantize.analysis.looking import look, tokens_that_count
+from slimformer.methods.quantize.analysis.looking import attention_maps, look, tokens_that_count
 from slimformer.report import Figure, Finding, Series, curves
 from slimformer.taps import Taps
 
@@ -88,12 +88,12 @@ def attention_distances(
     SA-GEN: squared difference of the probabilities. SA-PROP: squared difference of what each head would hand on of
     each token, `f(x) = (x·W^V + b^V)·W^O`.
     """
-    theirs = _generated(teacher, batch), _propagated(teacher, batch)
+    theirs = attention_maps(teacher, batch), _propagated(teacher, batch)
     counts = tokens_that_count(batch, theirs[1][0])
     rows = counts[:, None, :, None]
     data = {}
     for name, student in students.items():
-        ours = _generated(student, batch), _propagated(student, batch)
+        ours = attention_maps(student, batch), _propagated(student, batch)
         data[name] = {
             key: [_apart(one, other, rows) for one, other in zip(wanted, made, strict=True)]
             for key, wanted, made in zip(("sa_gen", "sa_prop"), theirs, ours, strict=True)
@@ -107,11 +107,7 @@ def attention_distances(
 
 
 def _outputs(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
-    return [block.attention_output.float() for block in look(model, batch, ("output",)).blocks]
-
-
-def _generated(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
-    return [scores.masked.float().softmax(dim=-1) for scores in look(model, batch).scores]
+    return [block["attention_output"].float() for block in look(model, batch, ("attention_output",))]
 
 
 def _propagated(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:

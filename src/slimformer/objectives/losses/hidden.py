@@ -1,10 +1,10 @@
-"""Hidden states: outputs of blocks, of attention sub-layers, or of the embeddings."""
+"""Hidden states: outputs of blocks, of attention sub-layers, or of the embeddings (arXiv 2009.12812, 2211.11014)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slimformer.objectives.squares import mean_square
+from slimformer.objectives.losses.squares import mean_square
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -22,8 +22,8 @@ def mean_square(teacher: Tensor, student: Tensor, counts: Tensor | None = None) 
         raise ObjectiveError(
             f"the teacher gives {list(teacher.shape)} and the student {list(student.shape)}; shapes must agree"
         )
-    apart = student - teacher.detach().to(student.dtype)
+    difference = student - teacher.detach().to(student.dtype)
     if counts is None:
-        return apart.square().mean()
+        return difference.square().mean()
     # Left out before the square and by selection: what stands in padding may be infinite, and so would its gradient.
-    return apart.masked_fill(~counts, 0).square().sum() / counts.sum().clamp(min=1)
+    return difference.masked_fill(~counts, 0).square().sum() / counts.sum().clamp(min=1)

@@ -8,30 +8,38 @@ import torch
 from slimformer import Anatomy
 from slimformer.errors import ConfigError, ObjectiveError
 from slimformer.methods.distill import StudentShape, build_student
-from slimformer.methods.distill.knowledge import HiddenStates, MapsAndValues, Pooled, Relations, SoftLabels
-from slimformer.methods.distill.objective import Distillation, freeze_unused
+from slimformer.methods.distill.learning import freeze_unused
 from slimformer.methods.distill.student import pass_through
-from slimformer.methods.distill.watching import Watched, pool
+from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted
+from slimformer.objectives.recording import Recorder, Request, pool
+from slimformer.objectives.terms.hidden import HiddenStates
+from slimformer.objectives.terms.pooled import Isometry, Pooled
+from slimformer.objectives.terms.predictions import SoftLabels
+from slimformer.objectives.terms.relations import MapsAndValues, Relations
 from tests import zoo
 
 SMALL = StudentShape(layers=2, hidden=24, heads=4)
 
 
-def pair(family, knowledge, layer=1):
+def join(teacher, student, *terms, layer=1):
+    """An objective of some terms (weight, class, options), and the student it is for."""
+    models = Models(Anatomy.of(student), Anatomy.of(teacher), ((len(Anatomy.of(student).blocks) - 1, layer),))
+    weighted = [Weighted(kind.__name__, weight, kind.of(models, **options)) for weight, kind, options in terms]
+    return TermObjective(weighted, student, {"teacher": Teacher(teacher)}), RecordedStudent(student, weighted)
+
+
+def pair(family, kind, **options):
     teacher = zoo.build(family)
-    student = build_student(teacher, SMALL)
-    maps = knowledge.maps(Anatomy.of(teacher), Anatomy.of(student))
-    names = knowledge.names
-    return Distillation(Watched(teacher, layer, names), [(1.0, knowledge)]), Watched(student, -1, names, maps=maps)
+    return join(teacher, build_student(teacher, SMALL), (1.0, kind, options))
 
 
-def relations(family, pairs=("qq", "kk", "vv")):
-    return Relations(4 if family not in ("gemma",) else 2, pairs, None, family in zoo.CAUSAL)
+def relations(family):
+    return {"heads": 4 if family not in ("gemma",) else 2}
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_only_what_the_relations_reach_is_trained(family):
-    objective, student = pair(family, relations(family))
+    objective, student = pair(family, Relations, **relations(family))
     idle = freeze_unused(student, objective, zoo.inputs_for(family))
     block = Anatomy.of(student.model).blocks[-1]
     for matrix in (block.output, block.up, block.down):
@@ -46,9 +54,9 @@ def test_only_what_the_relations_reach_is_trained(family):
 
 @pytest.mark.parametrize("family", ["bert", "llama", "vit"])
 def test_nothing_after_the_projections_runs(family):
-    objective, student = pair(family, relations(family))
+    objective, student = pair(family, Relations, **relations(family))
     called = []
-    for model, layer in ((objective.teacher.model, 1), (student.model, -1)):
+    for model, layer in ((objective.sources["teacher"].model, 1), (student.model, -1)):
         blocks = Anatomy.of(model).blocks
         blocks[layer].down.module.register_forward_hook(lambda *_: called.append("down"))
         if layer == 1:
@@ -60,55 +68,51 @@ def test_nothing_after_the_projections_runs(family):
 
 def test_a_student_like_its_teacher_has_nothing_to_learn():
     teacher = zoo.build("bert")
-    knowledge = [(1.0, relations("bert")), (0.5, MapsAndValues(4, False)), (1.0, HiddenStates()), (2.0, Pooled())]
-    names = tuple(name for _, each in knowledge for name in each.names)
-    objective = Distillation(Watched(teacher, -1, names), knowledge)
-    student = Watched(build_student(teacher, StudentShape(start="truncate")).eval(), -1, names)
-    loss = objective(student, zoo.inputs_for("bert"))
+    student = build_student(teacher, StudentShape(start="truncate")).eval()
+    terms = [(1.0, Relations, {"heads": 4}), (0.5, MapsAndValues, {}), (1.0, HiddenStates, {}), (2.0, Pooled, {})]
+    objective, recorded = join(teacher, student, *terms, layer=2)
+    loss = objective(recorded, zoo.inputs_for("bert"))
     assert loss.total.item() == pytest.approx(0, abs=1e-5)
-    assert set(loss.parts) == {"qq", "kk", "vv", "map", "hidden", "pooled"}
+    assert set(loss.parts) == {"qq", "kk", "vv", "map", "MapsAndValues.vv", "hidden", "pooled"}
 
 
 def test_total_is_the_weighted_sum():
     teacher, inputs = zoo.build("bert"), zoo.inputs_for("bert")
-    knowledge = [(2.0, relations("bert", ("qk", "vv"))), (3.0, Pooled())]
     student = build_student(teacher, SMALL).eval()
-    maps = knowledge[1][1].maps(Anatomy.of(teacher), Anatomy.of(student))
-    names = ("k", "q", "v", "pooled")
-    loss = Distillation(Watched(teacher, 1, names), knowledge)(Watched(student, -1, names, maps=maps), inputs)
-    wanted = 2 * (loss.parts["qk"] + loss.parts["vv"]) + 3 * loss.parts["pooled"]
-    torch.testing.assert_close(loss.total, wanted)
+    terms = [(2.0, Relations, {"heads": 4, "pairs": ("qk", "vv")}), (3.0, Pooled, {})]
+    objective, recorded = join(teacher, student, *terms)
+    loss = objective(recorded, inputs)
+    expected = 2 * (loss.parts["qk"] + loss.parts["vv"]) + 3 * loss.parts["pooled"]
+    torch.testing.assert_close(loss.total, expected)
 
 
 def test_minilm_v1_is_the_attention_map_and_the_value_relation():
     teacher, inputs = zoo.build("bert"), zoo.inputs_for("bert")
-    objective, student = pair("bert", MapsAndValues(4, False))
-    made = objective(student.eval(), inputs)
+    objective, student = pair("bert", MapsAndValues)
+    loss = objective(student.eval(), inputs)
     # A plain attention map is the relation of queries to keys with as many relation heads as attention heads.
-    same, again = Relations(4, ("qk", "vv"), None, False), Watched(student.model, -1, ("q", "k", "v"))
-    wanted = Distillation(Watched(teacher, 1, ("q", "k", "v")), [(1.0, same)])(again, inputs)
-    torch.testing.assert_close(made.total, wanted.total, rtol=1e-4, atol=1e-6)
+    other, recorded = join(teacher, student.model, (1.0, Relations, {"heads": 4, "pairs": ("qk", "vv")}))
+    torch.testing.assert_close(loss.total, other(recorded, inputs).total, rtol=1e-4, atol=1e-6)
 
 
 def test_minilm_v1_needs_the_same_heads():
     teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), StudentShape(heads=2))
     with pytest.raises(ConfigError, match="has 2 where the teacher has 4"):
-        MapsAndValues(4, False).maps(Anatomy.of(teacher), Anatomy.of(student))
+        join(teacher, student, (1.0, MapsAndValues, {}))
 
 
 def test_relation_heads_that_do_not_fit_are_refused_with_those_that_do():
     teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), SMALL)
     with pytest.raises(ObjectiveError, match="does not divide the student's width 24; choose from 1, 2, 3, 4, 6"):
-        Relations(16, ("qq",), None, False).maps(Anatomy.of(teacher), Anatomy.of(student))
+        join(teacher, student, (1.0, Relations, {"heads": 16, "pairs": ("qq",)}))
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_the_matrix_of_pooled_embeddings_keeps_similarities(pooling):
-    teacher, student = zoo.build("bert"), build_student(zoo.build("bert"), SMALL).eval()
-    (matrix,) = Pooled().maps(Anatomy.of(teacher), Anatomy.of(student)).values()
+    student, matrix = build_student(zoo.build("bert"), SMALL).eval(), Isometry(24, 48)
     with torch.no_grad():
         matrix.free.mul_(0.9).add_(torch.randn_like(matrix.free))  # whatever training does to it
-        own = Watched(student, -1, ("pooled",), pooling)(**zoo.inputs_for("bert"))["pooled"]
+        own = Recorder(student, Request.of((), (), f"pooled.{pooling}"))(zoo.inputs_for("bert"))[f"pooled.{pooling}"]
         mapped = matrix(own)
     assert mapped.shape[-1] == 48
     torch.testing.assert_close(mapped @ mapped.T, own @ own.T, rtol=1e-4, atol=1e-5)
@@ -127,12 +131,12 @@ def test_soft_labels_leave_padding_out(family):
     teacher = zoo.build_headed(family)
     student = build_student(teacher, SMALL).eval()
     assert type(student) is type(teacher)
-    objective = Distillation(Watched(teacher, -1, ("logits",)), [(1.0, SoftLabels(2.0))])
+    objective, recorded = join(teacher, student, (1.0, SoftLabels, {"temperature": 2.0}))
     inputs = {
         "input_ids": torch.tensor([[5, 6, 7, 8], [9, 8, 7, 0]]),
         "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]),
     }
-    whole = objective(Watched(student, -1, ("logits",)), inputs).total
+    whole = objective(recorded, inputs).total
     rows = []
     for length, row in ((4, 0), (3, 1)):
         alone = {name: value[row : row + 1, :length] for name, value in inputs.items()}

@@ -1,27 +1,84 @@
-"""What the teacher computed, kept on disk for runs that go over the same examples again."""
+"""Who teaches: a frozen model, and what it computed, kept on disk for runs over the same examples."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from slimformer.errors import ConfigError, TrainingError
+from slimformer.objectives.recording import LABELS, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from slimformer.methods.distill.knowledge import Seen
+    from slimformer.objectives.recording import Activations, Request
 
-#: Records with one vector for each token, and those with one for each example.
-PER_TOKEN, PER_EXAMPLE = frozenset({"q", "k", "v", "output"}), frozenset({"pooled"})
+#: Names, or their ends, of activations with one vector for each token, and of those with one for each example.
+PER_TOKEN = frozenset({"q", "k", "v", "output", "attention_output", "mha", "embeddings", "last_hidden"})
+PER_EXAMPLE = frozenset({"pooled.mean", "pooled.cls"})
+
+
+class Source(Protocol):
+    """Something that terms learn from: another model, or the student itself at another size."""
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image of which a masked autoencoder hides some at random; 0 for other models."""
+        ...
+
+    def __call__(self, model: nn.Module, inputs: dict[str, Any], request: Request) -> Activations:
+        """What it computes for a batch, without gradient.
+
+        Args:
+            model: The student as it is called, wrapped or not.
+            inputs: The batch.
+            request: What to keep.
+        """
+        ...
+
+
+class Teacher:
+    """A frozen model in eval mode, run only as far as it is needed.
+
+    Args:
+        model: The model; it gets no gradients from now on.
+        cache: Where what it computed is kept; None to compute it every time.
+        read_scores: Take scores from the attention itself; see `Recorder`.
+    """
+
+    def __init__(self, model: nn.Module, cache: TeacherCache | None = None, *, read_scores: bool = False) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.cache = cache
+        self.read_scores = read_scores
+        self._recorders: dict[tuple[str, ...], Recorder] = {}
+
+    @property
+    def patches(self) -> int:
+        """Patches of an image of which a masked autoencoder hides some at random."""
+        config: Any = self.model.config
+        return (config.image_size // config.patch_size) ** 2 if hasattr(config, "mask_ratio") else 0
+
+    @torch.no_grad()
+    def __call__(self, model: nn.Module, inputs: dict[str, Any], request: Request) -> Activations:
+        """What the teacher computes for a batch; `model` is not looked at."""
+        device = next(iter(inputs.values())).device
+        if next(self.model.parameters()).device != device:
+            self.model.to(device)
+        if request.names not in self._recorders:
+            self._recorders[request.names] = Recorder(self.model, request, read_scores=self.read_scores)
+        recorder = self._recorders[request.names]
+        cache = self.cache
+        activations = recorder(inputs) if cache is None else cache.get(inputs, lambda: recorder(inputs))
+        # Losses are computed in the student's precision, whatever the teacher's is.
+        return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in activations.items()}
 
 
 class TeacherCache:
@@ -31,12 +88,12 @@ class TeacherCache:
 
     Args:
         folder: Where the files lie.
-        names: What is kept.
+        names: What is kept, as activations are named.
         teacher: What tells this teacher and block from others, such as a fingerprint.
     """
 
     def __init__(self, folder: str | Path, names: tuple[str, ...], teacher: str) -> None:
-        unknown = sorted(set(names) - PER_TOKEN - PER_EXAMPLE)
+        unknown = sorted(name for name in names if name not in PER_EXAMPLE and _kind(name) not in PER_TOKEN)
         if unknown:
             raise ConfigError(f"`teacher_cache` cannot keep `{unknown[0]}`; leave it out, or learn `relations`")
         self.folder = Path(folder).expanduser()
@@ -47,8 +104,9 @@ class TeacherCache:
         except OSError as error:
             raise ConfigError(f"`teacher_cache` is `{folder}`, which is no folder that can be made: {error}") from error
 
-    def get(self, inputs: dict[str, Tensor], compute: Callable[[], Seen]) -> Seen:
+    def get(self, inputs: dict[str, Tensor], compute: Callable[[], Activations]) -> Activations:
         """The records of a batch: read if every example is known, else computed and kept."""
+        inputs = {name: value for name, value in inputs.items() if name not in LABELS}
         mask = inputs.get("attention_mask")
         paths = [
             self._path({name: value[row] for name, value in inputs.items()}, mask, row) for row in self._rows(inputs)
@@ -58,11 +116,11 @@ class TeacherCache:
         if len(known) == len(kept):
             device = next(iter(inputs.values())).device
             return {name: self._join([each[name] for each in known], mask, name).to(device) for name in self.names}
-        seen = compute()
+        computed = compute()
         for row, (path, there) in enumerate(zip(paths, kept, strict=True)):
             if there is None:
-                self._write(path, {name: self._own(seen[name][row], mask, row, name) for name in self.names})
-        return seen
+                self._write(path, {name: self._own(computed[name][row], mask, row, name) for name in self.names})
+        return computed
 
     def _rows(self, inputs: dict[str, Tensor]) -> range:
         return range(len(next(iter(inputs.values()))))
@@ -89,10 +147,10 @@ class TeacherCache:
 
     def _read(self, path: Path) -> dict[str, Tensor] | None:
         try:
-            found = load_file(path)
+            stored = load_file(path)
         except (FileNotFoundError, SafetensorError):
             return None
-        return found if set(found) == set(self.names) else None
+        return stored if set(stored) == set(self.names) else None
 
     def _write(self, path: Path, tensors: dict[str, Any]) -> None:
         draft = path.with_suffix(f".{os.getpid()}.tmp")
@@ -106,3 +164,9 @@ class TeacherCache:
                 f"the teacher's records cannot be kept in `{self.folder}`: {error}; make room, or leave out "
                 "`--teacher-cache`"
             ) from error
+
+
+def _kind(name: str) -> str:
+    """What an activation is, whatever block it is of."""
+    block, _, kind = name.partition(".")
+    return kind if block.isdecimal() else name

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from slimformer.errors import ObjectiveError
-from slimformer.objectives import (
+from slimformer.objectives.losses import (
     attention_map_loss,
     attention_score_loss,
     hidden_state_loss,

@@ -8,7 +8,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from slimformer.errors import ConfigError
-from slimformer.methods.distill.vocabulary import check_same_tokens
+from slimformer.methods.distill.setup import check_same_tokens
 
 
 def tokenizer(*words, **special):

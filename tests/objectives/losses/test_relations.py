@@ -12,7 +12,7 @@ from transformers import BertModel
 
 from slimformer import Taps
 from slimformer.errors import ObjectiveError
-from slimformer.objectives import ALL_PAIRS, relation_loss, relations
+from slimformer.objectives.losses import ALL_PAIRS, relation_loss, relations
 from tests.conftest import ROOT
 
 LETTERS = {1: "q", 2: "k", 3: "v"}

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from slimformer.errors import ConfigError
-from slimformer.methods.distill.cache import TeacherCache
-from slimformer.methods.distill.watching import Watched
+from slimformer.objectives import TeacherCache
+from slimformer.objectives.recording import Recorder, Request
 from tests import zoo
 
-NAMES = ("q", "v", "pooled")
+NAMES = ("1.q", "1.v", "pooled.mean")
 
 
 def batch(side):
@@ -23,19 +23,19 @@ def batch(side):
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_what_is_read_is_what_was_computed(tmp_path, side):
-    teacher = Watched(zoo.build("bert"), 1, NAMES)
+    teacher = Recorder(zoo.build("bert"), Request.of([1], ("q", "v"), "pooled.mean"))
     cache, inputs, calls = TeacherCache(tmp_path, NAMES, "t"), batch(side), []
 
     def compute():
         calls.append(1)
         with torch.no_grad():
-            return teacher(**inputs)
+            return teacher(inputs)
 
     computed, read = cache.get(inputs, compute), cache.get(inputs, compute)
     assert len(calls) == 1
     counts = inputs["attention_mask"].bool()
     for name in NAMES:
-        at = counts if name != "pooled" else slice(None)
+        at = counts if name != "pooled.mean" else slice(None)
         assert torch.equal(computed[name][at], read[name][at]), name
 
 
@@ -58,8 +58,8 @@ def test_another_teacher_or_a_torn_file_is_computed_anew(tmp_path):
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="cannot keep `scores`"):
-        TeacherCache(tmp_path, ("scores", "v"), "t")
+    with pytest.raises(ConfigError, match=r"cannot keep `1\.scores`"):
+        TeacherCache(tmp_path, ("1.scores", "1.v"), "t")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="no folder that can be made"):
         TeacherCache(tmp_path / "file", ("q",), "t")

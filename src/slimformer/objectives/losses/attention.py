@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ObjectiveError
-from slimformer.objectives.squares import mean_square
-from slimformer.objectives.visibility import hidden_keys
+from slimformer.objectives.losses.squares import mean_square
+from slimformer.objectives.losses.visibility import hidden_keys
 
 
 def attention_map_loss(
@@ -40,11 +40,12 @@ def attention_map_loss(
     precision = torch.promote_types(student_scores.dtype, torch.float32)
     mask = _tokens(student_scores, attention_mask)
     hidden = hidden_keys(mask, causal)
-    wanted = _log_map(teacher_scores.detach().to(precision) / temperature, mask, hidden)
-    made = _log_map(student_scores.to(precision) / temperature, mask, hidden)
-    apart = (wanted.exp() * (wanted - made).masked_fill(hidden, 0)).sum(-1)  # [batch, heads, query]
+    teacher_log_map = _log_map(teacher_scores.detach().to(precision) / temperature, mask, hidden)
+    student_log_map = _log_map(student_scores.to(precision) / temperature, mask, hidden)
+    # [batch, heads, query]
+    divergence = (teacher_log_map.exp() * (teacher_log_map - student_log_map).masked_fill(hidden, 0)).sum(-1)
     rows = mask.to(precision) / mask.sum(-1, keepdim=True).clamp(min=1)
-    return (apart * rows[:, None]).sum(-1).mean()
+    return (divergence * rows[:, None]).sum(-1).mean()
 
 
 def attention_score_loss(

@@ -1,4 +1,7 @@
-"""What an objective has to remember from step to step, kept where checkpoints see it: in the model's state."""
+"""Weights that terms get while training: balanced by their gradients, or by the stage of the run.
+
+What has to be remembered from step to step lies where checkpoints see it, in the model's state.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,12 @@ if TYPE_CHECKING:
 
 #: Name of the module on the model while it trains.
 NAME = "slimformer_progress"
+#: Steps between two looks at the gradients.
+EVERY = 50
+#: How far a term that has fallen less than the other one is favoured.
+CATCH_UP = 0.5
+#: Bound on a weight and on its inverse.
+LIMIT = 20.0
 
 
 class Progress(nn.Module):
@@ -42,14 +51,6 @@ def remove_progress(model: nn.Module) -> None:
         delattr(model, NAME)
 
 
-#: Steps between two looks at the gradients.
-EVERY = 50
-#: How far a term that has fallen less than the other one is favoured.
-CATCH_UP = 0.5
-#: Bound on a weight and on its inverse.
-LIMIT = 20.0
-
-
 def rebalance(progress: Progress, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
     """Weigh losses so that all pull at the parameters alike, and those that lag behind a little more.
 
@@ -67,10 +68,10 @@ def rebalance(progress: Progress, losses: Sequence[Tensor], parameters: Sequence
     started = bool(progress.first.any())
     if not started:
         progress.first.copy_(values)
-    wanted = CATCH_UP * (values / progress.first).log() - norms.log()
-    wanted = (wanted - wanted.mean()).clamp(-math.log(LIMIT), math.log(LIMIT))
+    target = CATCH_UP * (values / progress.first).log() - norms.log()
+    target = (target - target.mean()).clamp(-math.log(LIMIT), math.log(LIMIT))
     share = 0.5 if started else 1.0
-    progress.weights.copy_(((1 - share) * progress.weights.log() + share * wanted).exp())
+    progress.weights.copy_(((1 - share) * progress.weights.log() + share * target).exp())
 
 
 def _norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slimformer import Anatomy
 from slimformer.errors import ConfigError
-from slimformer.methods.distill.layers import fixed_layer, halve, winner
+from slimformer.methods.distill.trials import fixed_layer, halve, winner
 from tests import zoo
 
 

@@ -1,0 +1,30 @@
+"""`--terms` among the settings of a method."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slimformer.config import Config
+
+
+def read_terms(value: Any) -> str | None:
+    """Accept an objective as text, list or mapping, and return it as text."""
+    if value is None:
+        return None
+    # Imports the library of losses, which commands that are only asked for help do without.
+    from slimformer.objectives.spec import format_terms, parse_terms
+
+    try:
+        return format_terms(parse_terms(value))
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def refuse_both(config: Config, *names: str) -> None:
+    """Refuse `terms` beside settings that say the same in other words."""
+    for name in names:
+        if name in config.model_fields_set:
+            raise ValueError(f"`terms` and `{name}` both say what is learned; keep one of them")

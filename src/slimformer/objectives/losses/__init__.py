@@ -1,0 +1,22 @@
+"""Losses: pure functions of tensors, one file for each kind of thing they compare."""
+
+from slimformer.objectives.losses.attention import attention_map_loss, attention_score_loss
+from slimformer.objectives.losses.cosine import cosine_loss
+from slimformer.objectives.losses.hidden import hidden_state_loss
+from slimformer.objectives.losses.logits import soft_label_loss, soft_multilabel_loss, soft_token_loss
+from slimformer.objectives.losses.relations import ALL_PAIRS, check_relation_heads, relation_loss
+from slimformer.objectives.losses.squares import mean_square
+
+__all__ = [
+    "ALL_PAIRS",
+    "attention_map_loss",
+    "attention_score_loss",
+    "check_relation_heads",
+    "cosine_loss",
+    "hidden_state_loss",
+    "mean_square",
+    "relation_loss",
+    "soft_label_loss",
+    "soft_multilabel_loss",
+    "soft_token_loss",
+]

@@ -1,0 +1,181 @@
+"""What one forward of a model leaves for the terms of an objective to compare.
+
+All terms share a forward: what they need is put together into one request. A model is run only as far as the request
+goes: a teacher ends after the block it is needed for, a student that learns relations of its last block ends with the
+queries, keys and values there.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+from torch import Tensor
+
+from slimformer.anatomy import Anatomy
+from slimformer.taps import Taps
+from slimformer.views.attention import Scores, goes_through_registry, kept_scores, use_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torch import nn
+
+    from slimformer.taps import Name
+
+Pooling = Literal["mean", "cls"]
+#: What a forward computed, by name: `2.q` for the queries of block 2, `embeddings`, `logits`, …
+Activations = dict[str, Tensor]
+#: Inputs that serve a head's own loss alone.
+LABELS = ("labels", "start_positions", "end_positions")
+#: Outputs of the head, under the names Transformers gives them.
+PREDICTIONS = ("logits", "start_logits", "end_logits")
+#: Outputs that need no head: the last hidden states, and one vector for each text.
+HIDDEN = frozenset({"last_hidden", "pooled.mean", "pooled.cls"})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What has to be kept of a forward.
+
+    Args:
+        blocks: Block number → names of `taps.BlockRecord`, or `mask` for what was added to the scores.
+        embeddings: Whether to keep the input of the first block.
+        outputs: What the whole model gives: `predictions` of its head, its own `loss`, `last_hidden`, `pooled.mean`,
+            `pooled.cls`.
+    """
+
+    blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    embeddings: bool = False
+    outputs: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, blocks: Iterable[int] = (), names: Iterable[str] = (), *outputs: str) -> Request:
+        """The same names of some blocks, and outputs."""
+        return cls({block: frozenset(names) for block in blocks}, outputs=frozenset(outputs))
+
+    def __or__(self, other: Request) -> Request:
+        blocks = {
+            block: self.blocks.get(block, frozenset()) | other.blocks.get(block, frozenset())
+            for block in sorted({*self.blocks, *other.blocks})
+        }
+        return Request(blocks, self.embeddings or other.embeddings, self.outputs | other.outputs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the activations are called; those of a head depend on the model."""
+        of_blocks = [f"{block}.{name}" for block, names in self.blocks.items() for name in sorted(names)]
+        return (*of_blocks, *(["embeddings"] if self.embeddings else []), *sorted(self.outputs))
+
+
+class Recorder:
+    """Runs a model and returns what was requested.
+
+    Args:
+        model: The model without wrappers.
+        request: What to keep.
+        read_scores: Take scores from the attention itself, rounding of its operands included, instead of computing
+            them again from queries and keys. The model attends by our implementation from now on, if its family can.
+    """
+
+    def __init__(self, model: nn.Module, request: Request, *, read_scores: bool = False) -> None:
+        self.model = model
+        self.request = request
+        self.anatomy = Anatomy.of(model)
+        self._scored = [block for block, names in request.blocks.items() if names & {"scores", "mask"}]
+        self._reads = bool(self._scored) and read_scores and goes_through_registry(self.anatomy.blocks[0])
+        if self._reads:
+            use_attention(model)
+        unseen = {"mask", "scores"} if self._reads else {"mask"}
+        tapped = {block: names - unseen for block, names in request.blocks.items()}
+        self._tapped = cast("dict[int, frozenset[Name]]", {block: names for block, names in tapped.items() if names})
+
+    def __call__(self, inputs: dict[str, Any], call: nn.Module | None = None) -> Activations:
+        """Run the model on a batch.
+
+        Args:
+            inputs: The batch; labels reach the model only where its own loss is requested.
+            call: A wrapper around the model to run in its place, as far as it goes.
+        """
+        inputs = self._prepare(inputs)
+        with ExitStack() as stack:
+            kept = stack.enter_context(kept_scores(self.model, self._scored)) if self._reads else {}
+            # New taps for each forward: what they hold is gone with the result.
+            taps = stack.enter_context(Taps(self.model, self._tapped, embeddings=self.request.embeddings))
+            last = stack.enter_context(_last_hidden(self.anatomy.base)) if self.request.outputs & HIDDEN else []
+            outputs = self._run(taps, inputs, call)
+            activations = self._of_blocks(taps, kept)
+        if self.request.embeddings:
+            activations["embeddings"] = taps.embeddings
+        return {**activations, **self._of_outputs(outputs, last, inputs.get("attention_mask"))}
+
+    def _prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        if "loss" not in self.request.outputs:
+            inputs = {name: value for name, value in inputs.items() if name not in LABELS}
+        if self.anatomy.family.causal:
+            inputs = {"use_cache": False, **inputs}
+        if "pixel_values" in inputs:
+            inputs = {**inputs, "pixel_values": inputs["pixel_values"].to(cast("Any", self.anatomy.base).dtype)}
+        return inputs
+
+    def _run(self, taps: Taps, inputs: dict[str, Any], call: nn.Module | None) -> Any:
+        if call is not None:
+            return call(**inputs)
+        if self.request.outputs - HIDDEN:
+            return self.model(**inputs)
+        if self.request.outputs:
+            return self.anatomy.base(**inputs)
+        taps.run(**inputs)
+        return None
+
+    def _of_blocks(self, taps: Taps, kept: Mapping[int, Scores]) -> Activations:
+        activations = {
+            f"{block}.{name}": getattr(taps[block], name)
+            for block, names in self._tapped.items()
+            for name in sorted(names)
+        }
+        for block in self._scored:
+            scores = kept[block] if self._reads else Scores(taps[block].scores, None)
+            activations[f"{block}.scores"] = scores.scores
+            if "mask" in self.request.blocks[block]:
+                mask = scores.mask if self._reads else taps[block].mask
+                if mask is not None:
+                    activations[f"{block}.mask"] = mask
+        return activations
+
+    def _of_outputs(self, outputs: Any, last: list[Tensor], attention_mask: Tensor | None) -> Activations:
+        activations: Activations = {}
+        if "predictions" in self.request.outputs:
+            found = {name: getattr(outputs, name, None) for name in PREDICTIONS}
+            activations |= {name: value for name, value in found.items() if value is not None}
+        if "loss" in self.request.outputs:
+            activations["loss"] = outputs.loss
+        if "last_hidden" in self.request.outputs:
+            activations["last_hidden"] = last[0]
+        for pooling in get_args(Pooling):
+            if f"pooled.{pooling}" in self.request.outputs:
+                activations[f"pooled.{pooling}"] = pool(last[0], attention_mask, pooling)
+        return activations
+
+
+@contextmanager
+def _last_hidden(base: nn.Module) -> Iterator[list[Tensor]]:
+    """The last hidden states of a base model that runs inside, whatever head stands around it."""
+    kept: list[Tensor] = []
+    handle = base.register_forward_hook(lambda _module, _args, output: kept.append(output.last_hidden_state))
+    try:
+        yield kept
+    finally:
+        handle.remove()
+
+
+def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: Pooling) -> Tensor:
+    """One vector for each text: [batch, length, width] → [batch, width]."""
+    if attention_mask is None:
+        return hidden.mean(dim=1) if pooling == "mean" else hidden[:, 0]
+    if pooling == "mean":
+        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
+        return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+    first = attention_mask.argmax(dim=1)  # padding may stand on the left
+    return hidden[range(len(hidden)), first]
