@@ -17,7 +17,8 @@ from transformers import AutoModel
 
 from harness import RESULTS, keep, kept, options
 from slimformer import artifact, distill, finetune, models
-from slimformer.methods.distill import StudentShape, build_student
+from slimformer.methods.distill import StudentShape
+from slimformer.methods.distill.student import build_student
 from slimformer.report import Series, curves
 from slimformer.tasks import get_task
 

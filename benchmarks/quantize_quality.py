@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from harness import RESULTS, keep, kept, options
 from slimformer import artifact, finetune
 from slimformer.evaluation import evaluate
-from slimformer.methods.quantize import QuantizeConfig, quantize
+from slimformer import quantize
+from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.placement import quantize_numbers
 from slimformer.methods.task_run import load_data
 

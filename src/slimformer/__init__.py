@@ -10,15 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from slimformer.registration import register_with_transformers
+from slimformer.registry import METHODS
 
 if TYPE_CHECKING:
     from slimformer import anatomy, artifact, corpus, errors, export, models, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
-    from slimformer.methods.distill import distill
-    from slimformer.methods.finetune import finetune
-    from slimformer.methods.mask import mask
-    from slimformer.methods.quantize import quantize
     from slimformer.taps import Taps, run_until
 
 __version__ = "0.1.0"
@@ -30,15 +27,11 @@ __all__ = [
     "anatomy",
     "artifact",
     "corpus",
-    "distill",
     "errors",
     "export",
-    "finetune",
     "load",
-    "mask",
     "models",
     "objectives",
-    "quantize",
     "run_until",
     "save",
     "taps",
@@ -53,11 +46,7 @@ _SUBMODULES = frozenset(
 _NAMES = {
     "Anatomy": "slimformer.anatomy",
     "Taps": "slimformer.taps",
-    "distill": "slimformer.methods.distill",
-    "finetune": "slimformer.methods.finetune",
     "load": "slimformer.artifact",
-    "mask": "slimformer.methods.mask",
-    "quantize": "slimformer.methods.quantize",
     "run_until": "slimformer.taps",
     "save": "slimformer.artifact",
     "verify": "slimformer.artifact",
@@ -69,11 +58,15 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"slimformer.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in METHODS:
+        from slimformer.methods.run import function_of
+
+        return globals().setdefault(name, function_of(METHODS.get(name)))
     raise AttributeError(f"module `slimformer` has no attribute `{name}`")
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *METHODS])
 
 
 register_with_transformers()

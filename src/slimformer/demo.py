@@ -19,20 +19,19 @@ from typing import TYPE_CHECKING, Any
 from slimformer import __version__
 from slimformer.errors import DataError
 from slimformer.inference.bench import bench
-from slimformer.methods.distill import distill
-from slimformer.methods.distill.analysis import loss_curves
-from slimformer.methods.finetune import finetune
-from slimformer.methods.mask import mask
-from slimformer.methods.quantize import quantize
+from slimformer.inference.evaluation import evaluate_on_task
+from slimformer.methods.method import losses_in
+from slimformer.methods.options import RunOptions
+from slimformer.methods.run import run
+from slimformer.registry import METHODS
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from slimformer.methods.task_run import TaskResult
+    from slimformer.methods.method import Method, RunResult
 
 MODEL = "minilm"
-#: Small enough for six minutes on two cores, together with the rows that later methods add.
+#: Small enough for six minutes on two cores, all rows together.
 SETTINGS: dict[str, Any] = {
     "task": "classification",
     "max_steps": 150,
@@ -44,20 +43,6 @@ SETTINGS: dict[str, Any] = {
     "group_by_length": True,
     "seed": 0,
 }
-#: The student of the demo: short texts, few steps, and the teacher's own blocks to start from.
-STUDENT: dict[str, Any] = {
-    "layers": 3,
-    "hidden": 192,
-    "heads": 12,
-    "start": "spaced",
-    "max_length": 48,
-    "batch_size": 32,
-    "max_steps": 100,
-    "lr": 1e-3,
-    "log_every": 10,
-}
-#: A step of quantization costs more than one of fine-tuning.
-QUANTIZING_STEPS = 100
 #: A review goes to dev if the first byte of the SHA-256 of its text is below this: a tenth of them.
 DEV_BELOW = 26
 
@@ -103,7 +88,13 @@ class Demo:
         """Where the reviews lie."""
         return self.folder / "data"
 
-    def add(self, name: str, result: TaskResult, before: float = 0.0) -> None:
+    def material(self, method: type[Method[Any]]) -> dict[str, Any]:
+        """What a method learns from: the labelled reviews, or their texts alone."""
+        if method.learns_from == "task":
+            return {"data": str(self.data)}
+        return {"corpus": [str(self.data / "train.jsonl")], "text_column": "text", "task": None}
+
+    def add(self, name: str, result: RunResult, before: float = 0.0) -> None:
         """Measure a result and add its row.
 
         Args:
@@ -112,11 +103,15 @@ class Demo:
             before: Seconds that were spent on what it started from.
         """
         assert result.folder is not None
+        accuracy = result.metrics.get("accuracy")
+        if accuracy is None:
+            options = TaskOptions.make({"task": self.settings["task"], "data": str(self.data)})
+            accuracy = evaluate_on_task(result.folder, options)["metrics"]["accuracy"]
         cost = bench(result.folder, [(1, 32)], seconds=1.0)
         self.rows.append(
             Row(
                 name,
-                result.metrics["accuracy"],
+                accuracy,
                 cost["bytes"],
                 cost["parameters"],
                 cost["latency_ms"]["p50"],
@@ -136,8 +131,8 @@ def run_demo(folder: str | Path = "demo", quiet: bool = False, **settings: Any) 
     start = time.monotonic()
     demo = Demo(Path(folder), {**SETTINGS, **settings}, quiet)
     counts = write_reviews(demo.data)
-    for step in STEPS:
-        step(demo)
+    for name in METHODS:
+        _show(demo, name)
     report = write_page(_page(demo, counts, time.monotonic() - start), demo.folder / "report.html")
     return demo.rows, report
 
@@ -171,88 +166,45 @@ def write_reviews(folder: Path) -> dict[str, int]:
     return counts
 
 
-def _finetune(demo: Demo) -> None:
-    """The baseline: all weights trained."""
-    out = demo.folder / "finetuned"
-    shutil.rmtree(out.with_name("finetuned.training"), ignore_errors=True)
-    result = finetune(model=MODEL, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **demo.settings)
-    demo.add("MiniLM, fine-tuned", result)
+def _show(demo: Demo, name: str) -> None:
+    """Run a method as its showcase says, measure what came out and draw its log."""
+    method: type[Method[Any]] = METHODS.get(name)
+    showcase = method.showcase
+    if showcase is None:
+        return
+    out = demo.folder / name
+    base = MODEL if showcase.start_from is None else str(demo.folder / showcase.start_from)
+    settings = {**demo.settings, **demo.material(method), **showcase.settings, method.starts_from: base}
+    settings["max_steps"] = min(settings["max_steps"], demo.settings["max_steps"])
+    learned = _run(demo, name, out, settings)
+    result, before = learned, 0.0
+    if showcase.finetune is not None:
+        tuned = {"model": str(out), **demo.settings, **showcase.finetune, "data": str(demo.data)}
+        result, before = _run(demo, "finetune", out.with_name(f"{name}-finetuned"), tuned), learned.seconds
+    demo.add(showcase.title, result, before)
+    if any("loss" in entry for entry in learned.log):
+        demo.figures.append(_curves(name, learned))
+
+
+def _run(demo: Demo, name: str, out: Path, settings: dict[str, Any]) -> RunResult:
+    """Run a method with those of the settings that it has; what an earlier demo left there is replaced."""
+    method: type[Method[Any]] = METHODS.get(name)
+    for unfinished in out.parent.glob(f"{out.name}.*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
+    known = {key: value for key, value in settings.items() if key in method.config_class.model_fields}
+    config = method.config_class.make({**known, "out": str(out)})
+    return run(method, config, RunOptions(overwrite=True, quiet=demo.quiet))
+
+
+def _curves(name: str, result: RunResult) -> Figure:
+    """The losses of a run over its steps, and what it reached on dev."""
     losses = [entry for entry in result.log if "loss" in entry]
     scores = [entry for entry in result.log if "eval_accuracy" in entry]
-    demo.figures.append(
-        Figure(
-            "Fine-tuning",
-            curves(
-                [
-                    ("training loss", [Series("loss", _steps(losses), [e["loss"] for e in losses])]),
-                    ("accuracy on dev", [Series("dev", _steps(scores), [e["eval_accuracy"] for e in scores])]),
-                ],
-                x_label="optimizer step",
-            ),
-            caption=f"The weights of step {result.kept_step}, the best on dev, were kept.",
-        )
-    )
-
-
-def _distill(demo: Demo) -> None:
-    """A student a third of the size, taught without labels and then fine-tuned like the others."""
-    texts, out = demo.folder / "data" / "train.jsonl", demo.folder / "distilled"
-    for unfinished in demo.folder.glob("distilled*.training"):
-        shutil.rmtree(unfinished, ignore_errors=True)
-    learned = distill(
-        teacher=MODEL,
-        corpus=[str(texts)],
-        text_column="text",
-        out=str(out),
-        overwrite=True,
-        quiet=demo.quiet,
-        **{**STUDENT, "max_steps": min(STUDENT["max_steps"], demo.settings["max_steps"])},
-    )
-    tuned = finetune(
-        model=str(out),
-        data=str(demo.data),
-        out=str(demo.folder / "distilled-finetuned"),
-        overwrite=True,
-        quiet=demo.quiet,
-        **{**demo.settings, "lr": 3e-4},
-    )
-    demo.add("3 x 192, distilled, fine-tuned", tuned, learned.seconds)
-    demo.figures.append(loss_curves(learned.log, "Distillation"))
-
-
-def _mask(demo: Demo) -> None:
-    """One bit for each weight of the base, which stays as it is."""
-    out = demo.folder / "masked"
-    shutil.rmtree(out.with_name("masked.training"), ignore_errors=True)
-    settings = {**demo.settings, "lr": 2e-3}
-    result = mask(model=MODEL, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **settings)
-    demo.add("MiniLM, one bit per weight", result)
-
-
-def _quantize(demo: Demo) -> None:
-    """Three values per weight and 8-bit activations, learned from the fine-tuned model."""
-    out = demo.folder / "ternary"
-    shutil.rmtree(out.with_name("ternary.training"), ignore_errors=True)
-    settings = {**demo.settings, "lr": 2e-4, "max_steps": min(QUANTIZING_STEPS, demo.settings["max_steps"])}
-    floats = str(demo.folder / "finetuned")
-    result = quantize(model=floats, data=str(demo.data), out=str(out), overwrite=True, quiet=demo.quiet, **settings)
-    demo.add("MiniLM, ternary", result)
-    losses = [entry for entry in result.log if "loss" in entry]
-    terms = ("soft_labels", "hidden", "map", "output")
-    demo.figures.append(
-        Figure(
-            "Quantization",
-            curves(
-                [(term.replace("_", " "), [Series(term, _steps(losses), [e[term] for e in losses])]) for term in terms],
-                x_label="optimizer step",
-            ),
-            caption="The fine-tuned model teaches its ternary copy: answers, layers, attention maps and outputs.",
-        )
-    )
-
-
-#: What the demo shows, in order; each method adds its step.
-STEPS: list[Callable[[Demo], None]] = [_finetune, _distill, _mask, _quantize]
+    panels = [(term, [Series(term, _steps(losses), [e[term] for e in losses])]) for term in losses_in(losses[0])]
+    if scores:
+        panels.append(("accuracy on dev", [Series("dev", _steps(scores), [e["eval_accuracy"] for e in scores])]))
+    kept = f"The weights of step {result.kept_step}, the best on dev, were kept." if scores else ""
+    return Figure(METHODS.help(name).rstrip("."), curves(panels, x_label="optimizer step"), caption=kept)
 
 
 def _steps(entries: list[dict[str, float]]) -> list[float]:

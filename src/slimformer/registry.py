@@ -82,6 +82,10 @@ class Registry(Generic[T]):
         entry = self._entry(name)
         return entry.help or (getattr(self.get(name), "__doc__", None) or "").partition("\n")[0]
 
+    def target(self, name: str) -> str:
+        """Where an entry lives, `package.module:attribute`; nothing is imported."""
+        return self._entry(name).target
+
     def get(self, name: str) -> T:
         """The object of that name, imported now if need be."""
         if name in self._added:
@@ -108,6 +112,46 @@ class Registry(Generic[T]):
             raise RegistryError(f"there is no {self.noun} `{name}`{hint}; known: {', '.join(self.names)}")
         return entry
 
+
+#: Methods: each is a command, a Python function and a step of an artifact; see `slimformer.methods.method`.
+METHODS: Registry[Any] = Registry(
+    "method",
+    {
+        "finetune": ("slimformer.methods.finetune.method:Finetune", "Fine-tune a model on a task."),
+        "distill": (
+            "slimformer.methods.distill.method:Distill",
+            "Distil a teacher into a small student, without labels.",
+        ),
+        "mask": ("slimformer.methods.mask.method:Mask", "Learn one bit per weight for a task, on top of a base."),
+        "quantize": (
+            "slimformer.methods.quantize.method:Quantize",
+            "Train a model on with a few levels per weight, taught by its float self.",
+        ),
+    },
+)
+
+#: Commands that are no methods.
+COMMANDS: Registry[Any] = Registry(
+    "command",
+    {
+        "merge": ("slimformer.cli.merge:merge_mask", "Turn a mask and its base into a plain checkpoint."),
+        "export": ("slimformer.cli.export:export_model", "Write a model as an ONNX file, and compare the two."),
+        "evaluate": (
+            "slimformer.cli.evaluate:evaluate_model",
+            "Measure an artifact on a task, by default the one it was trained for.",
+        ),
+        "bench": (
+            "slimformer.cli.bench:bench_models",
+            "Measure size, memory, latency and throughput of models, on random inputs.",
+        ),
+        "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),
+        "inspect": (
+            "slimformer.cli.inspect:inspect_model",
+            "Show what a model is made of, with parameters and bytes; no weights are loaded.",
+        ),
+        "demo": ("slimformer.cli.demo:demo", "Try the methods on a real model in a few minutes, offline."),
+    },
+)
 
 #: Parts of an objective: what a student learns. Each is a class of `slimformer.objectives.terms`.
 TERMS: Registry[Any] = Registry(

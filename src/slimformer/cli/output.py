@@ -44,15 +44,6 @@ def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def print_result(summary: Mapping[str, Any]) -> None:
-    """Write what a run made, in a few lines."""
-    metrics = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())
-    print_line(f"{summary['split']}: {metrics}")
-    kept = "" if summary["kept_step"] == summary["steps"] else f", weights of step {summary['kept_step']} kept"
-    print_line(f"{summary['steps']} steps in {summary['seconds']:.0f} s{kept}")
-    print_line(f"saved in {summary['out']}")
-
-
 def _speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 

@@ -11,7 +11,8 @@ from transformers import AutoModel
 
 from slimformer import Anatomy, models
 from slimformer.errors import ConfigError
-from slimformer.methods.distill import StudentShape, build_student, source_blocks
+from slimformer.methods.distill import StudentShape
+from slimformer.methods.distill.student import build_student, source_blocks
 from tests import zoo
 
 SMALL = {"layers": 2, "hidden": 24, "heads": 4}

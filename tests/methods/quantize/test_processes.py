@@ -13,7 +13,7 @@ from tests import corpus
 SCRIPT = """
 import sys
 from slimformer.cli.output import print_json
-from slimformer.methods.quantize import quantize
+from slimformer import quantize
 
 base, data, out = sys.argv[1:]
 loop = {"max_steps": 8, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True}

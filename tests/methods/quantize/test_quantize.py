@@ -14,7 +14,8 @@ import slimformer
 from slimformer.artifact import read_manifest
 from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
-from slimformer.methods.quantize import QuantizeConfig, quantize
+from slimformer import quantize
+from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import _Run
 from slimformer.methods.quantize.placement import quantize_numbers
 from slimformer.objectives import TermObjective

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer.inference.bench import bench
-from slimformer.methods.distill.method import distill
-from slimformer.methods.distill.result import losses_in
+from slimformer.methods.distill.method import Distill
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import scorer
+from slimformer.methods.method import losses_in
+from slimformer.methods.run import function_of
 from slimformer.report import Figure, Series, Table, curves
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _sweep(config: DistillConfig, setting: str, values: Sequence[Any]) -> Sweep:
     sweep = Sweep(setting, measure)
     for value in values:
         with tempfile.TemporaryDirectory(prefix="slimformer-") as scratch:
-            result = distill(config, **{setting: value}, out=f"{scratch}/student", quiet=True)
+            result = function_of(Distill)(config, **{setting: value}, out=f"{scratch}/student", quiet=True)
             score = (
                 next(iter(result.task.metrics.values()))
                 if result.task is not None

@@ -1,50 +1,222 @@
-"""Distilling a teacher into a student on text or images without labels."""
+"""Distilling a teacher into a student on text or images without labels (arXiv 2012.15828)."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.distill.config import SIZES, DistillConfig
-from slimformer.methods.manner import configure
-from slimformer.methods.place import check_writable, is_main
+from slimformer.methods.finetune.config import FinetuneConfig
+from slimformer.methods.method import Method, Phase, RunResult, Showcase
+from slimformer.methods.output import OutputDirectory, check_writable, is_main
+from slimformer.methods.run import counts_of, run_phase
+from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
-    from slimformer.methods.distill.result import DistillResult
+    from slimformer import artifact
+    from slimformer.corpus import Stream
+    from slimformer.methods.distill.setup import Setup
+    from slimformer.methods.distill.trials import Trial
+    from slimformer.train import Trained
 
 
-def distill(config: DistillConfig | None = None, **settings: Any) -> DistillResult:
-    """Distil a teacher into a student of any shape.
+@dataclass(frozen=True)
+class DistillResult(RunResult):
+    """What a distillation made; its metrics are the losses as last logged.
+
+    Args:
+        teacher_layer: The teacher's block that was learned from.
+        trials: What `--teacher-layer auto` tried.
+        task: The result of fine-tuning the student, if that was asked for.
+    """
+
+    teacher_layer: int = -1
+    trials: list[Trial] = field(default_factory=list)
+    task: RunResult | None = None
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The losses as last logged."""
+        return self.metrics
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {
+            **super().summary(),
+            "losses": self.losses,
+            "teacher_layer": self.teacher_layer,
+            "parameters": self.model.num_parameters(),
+            "trials": [vars(trial) for trial in self.trials],
+            "task": None if self.task is None else self.task.summary(),
+        }
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        losses = ", ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
+        return [
+            f"learned from block {self.teacher_layer} of the teacher: {losses}",
+            *(f"  tried block {trial.layer} for {trial.steps} steps: {trial.score:.4f}" for trial in self.trials),
+            f"{self.model.num_parameters():,} parameters after {self.steps} steps in {self.seconds:.0f} s",
+            f"saved in {self.folder}",
+            *([] if self.task is None else self.task.lines()),
+        ]
+
+
+class Distill(Method[DistillConfig]):
+    """Distil a teacher into a student of any shape, on text or images without labels.
 
     Args:
         config: The settings; those given by name win over it.
-        settings: Fields of `DistillConfig` and of `Manner` (resume, overwrite, quiet, command).
+        settings: Fields of `DistillConfig` and of `RunOptions` (resume, overwrite, quiet, command).
 
     Example:
         >>> result = distill(teacher="minilm", layers=3, hidden=192, corpus=["reviews.txt"], max_steps=1000)
         >>> result.losses["qq"]
     """
-    from slimformer.methods.distill.run import run_distillation
 
-    config, manner = configure(DistillConfig, config, settings)
-    config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
-    if config.student is None and not any(getattr(config, name) for name in SIZES):
-        raise UsageError(
-            "the student would be as large as its teacher; give `--layers`, `--hidden`, …, or a checkpoint with "
-            "`--student`"
+    name = "distill"
+    config_class = DistillConfig
+    starts_from = "teacher"
+    learns_from = "corpus"
+    required = ("teacher", "corpus", "out")
+    beside = frozenset(
+        {"out", "report", "teacher_cache", *(each for each in DistillConfig.model_fields if "finetune_" in each)}
+    )
+    # Short texts, few steps, and the teacher's own blocks to start from.
+    showcase = Showcase(
+        "3 x 192, distilled, fine-tuned",
+        {"layers": 3, "hidden": 192, "heads": 12, "start": "spaced", "max_steps": 100, "lr": 1e-3},
+        finetune={"lr": 3e-4},
+    )
+
+    setup: Setup
+    layer: int
+    trials: list[Trial]
+
+    @property
+    def base(self) -> str:
+        """The teacher, or the checkpoint the student starts from."""
+        return cast("str", self.config.teacher if self.config.student is None else self.config.student)
+
+    def check(self) -> None:
+        """Refuse a student without a size, and places that cannot be written."""
+        config = self.config
+        config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
+        if config.student is None and not any(getattr(config, name) for name in SIZES):
+            raise UsageError(
+                "the student would be as large as its teacher; give `--layers`, `--hidden`, …, or a checkpoint with "
+                "`--student`"
+            )
+        if config.report is not None:
+            path = Path(config.report)
+            if path.is_dir():
+                raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
+            check_writable(path, "--report")
+
+    def start(self) -> str:
+        """Read both models and the corpus."""
+        from slimformer.methods.distill.setup import set_up
+
+        if self.config.task is not None:
+            self._check_task()
+        self.setup = set_up(self.config)
+        self.processor = self.setup.processor
+        return self.setup.corpus.digest()
+
+    def train(self, folder: Path) -> Trained:
+        """Choose the teacher's block and train a student on it."""
+        from slimformer.methods.distill.learning import learn
+        from slimformer.methods.distill.trials import choose_layer
+
+        quiet = self.options.quiet
+        stream = self.setup.stream(memo=folder / "corpus.jsonl")
+        options = _training(self.config, stream)
+        self.layer, self.trials = choose_layer(self.setup, options, folder, quiet)
+        assert options.max_steps is not None
+        examples = stream.first(options.max_steps * options.batch_size)
+        self.model, trained = learn(self.setup, self.layer, options, examples, folder, quiet=quiet)
+        return trained
+
+    def finish(self) -> None:
+        """Nothing: the student is a plain model."""
+
+    def measure(self, trained: Trained) -> dict[str, float]:
+        """The losses as last logged."""
+        return RunResult(self.model, None, None, {}, log=trained.log).losses
+
+    def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """Losses, and how a sentence encoder pools."""
+        from slimformer.methods.distill.sentences import sentence_encoder
+
+        pooling = self.config.pooling
+        sidecar = None if pooling is None else sentence_encoder(self.model, pooling)
+        return {"metrics": {"corpus": metrics}, "sidecar": sidecar}
+
+    def found_out(self) -> dict[str, Any]:
+        """The block that was learned from."""
+        return {"chosen_layer": self.layer}
+
+    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> DistillResult:
+        """What the caller gets."""
+        made = super().result(folder, metrics, trained)
+        return DistillResult(**vars(made), teacher_layer=self.layer, trials=self.trials)
+
+    def reload(self, done: artifact.Loaded, folder: Path) -> DistillResult:
+        """The result of a run that had ended before."""
+        step = done.manifest.steps[-1]
+        losses = dict(done.manifest.metrics["corpus"])
+        layer = int(cast("int", step.config["chosen_layer"]))
+        return DistillResult(done.model, done.processor, folder, losses, **counts_of(step), teacher_layer=layer)
+
+    def follow_up(self, result: RunResult) -> RunResult:
+        """Fine-tune the student if a task was given, and write the report."""
+        assert isinstance(result, DistillResult)
+        if self.config.task is not None:
+            result = replace(result, task=run_phase(Phase("finetune", self._tuning()), self.options))
+        if self.config.report is not None and is_main():
+            from slimformer.methods.distill.reporting import write_report
+
+            write_report(self.config, result)
+        return result
+
+    def _tuning(self) -> FinetuneConfig:
+        """Settings of the fine-tuning; its result goes beside the student, under the name of the task."""
+        config = self.config
+        return FinetuneConfig.make(
+            {
+                "model": config.out,
+                "task": config.task,
+                "data": config.data,
+                "out": f"{config.out}-{config.task}",
+                "epochs": config.finetune_epochs,
+                "max_steps": config.finetune_steps,
+                "batch_size": config.finetune_batch_size,
+                "lr": config.finetune_lr,
+                "max_length": config.finetune_length,
+                "seed": config.seed,
+                "threads": config.threads,
+            }
         )
-    if config.report is not None:
-        _check_report(Path(config.report))
-    result = run_distillation(config, manner)
-    if config.report is not None and is_main():
-        from slimformer.methods.distill.reporting import write_report
 
-        write_report(config, result)
-    return result
+    def _check_task(self) -> None:
+        """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
+        from slimformer.inference.door import look_up
+        from slimformer.methods.base import check_trainable
+        from slimformer.tasks import get_task
+
+        assert self.config.task is not None
+        OutputDirectory.of(self._tuning().out).check({}, self.options)
+        task = get_task(self.config.task)
+        check_trainable(look_up(cast("str", self.config.teacher)), task, self.accepts)
+        task.load(self.config.data, ("train", "dev"))
 
 
-def _check_report(path: Path) -> None:
-    if path.is_dir():
-        raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
-    check_writable(path, "--report")
+def _training(config: DistillConfig, stream: Stream) -> TrainingOptions:
+    """How to train: as given, with passes over the corpus turned into steps."""
+    values = {name: getattr(config, name) for name in StepOptions.model_fields}
+    if config.passes is not None:
+        values["max_steps"] = math.ceil(config.passes * stream.epoch_size() / config.batch_size)
+    return TrainingOptions.make(values)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.methods.distill.config import DistillConfig
-    from slimformer.methods.distill.result import DistillResult
+    from slimformer.methods.distill.method import DistillResult
 
 
 def write_report(config: DistillConfig, result: DistillResult) -> Path:

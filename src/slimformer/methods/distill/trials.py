@@ -13,8 +13,8 @@ from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.distill.scoring import PROBED, embed, kept_similarity, score_on_task
-from slimformer.methods.place import is_main
-from slimformer.methods.task_run import show_notes
+from slimformer.methods.output import is_main
+from slimformer.methods.run import show_notes
 from slimformer.tasks import get_task
 
 if TYPE_CHECKING:

@@ -1,61 +1,59 @@
-"""Masking a base for a task."""
+"""Masking a base for a task (arXiv 2004.12406)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from slimformer.methods.manner import configure
 from slimformer.methods.mask.config import MaskConfig
+from slimformer.methods.method import Showcase
+from slimformer.methods.task import TaskMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from slimformer.artifact import MaskStorage
+    from slimformer.artifact.storage.handler import Storage
     from slimformer.methods.mask.scores import Masking
-    from slimformer.methods.task_run import TaskResult
     from slimformer.train import Objective
 
 
-def mask(config: MaskConfig | None = None, **settings: Any) -> TaskResult:
-    """Learn which weights of a base to keep for a task.
+class Mask(TaskMethod[MaskConfig]):
+    """Learn which weights of a base to keep for a task: one bit for each, in a small file on top of the base.
 
     Args:
         config: The settings; those given by name win over it.
-        settings: Fields of `MaskConfig` and of `Manner` (resume, overwrite, quiet, command).
+        settings: Fields of `MaskConfig` and of `RunOptions` (resume, overwrite, quiet, command).
 
     Example:
         >>> result = mask(model="minilm", task="classification", data="reviews", out="sentiment")
         >>> (result.folder / "mask.safetensors").stat().st_size
     """
-    from slimformer.artifact.storage.mask_base import fingerprint_of
-    from slimformer.methods.mask.scores import Masking
-    from slimformer.methods.task_run import run_on_task
 
-    config, manner = configure(MaskConfig, config, settings)
-    config.require("model")
-    assert config.model is not None
-    if config.out is not None:
-        fingerprint_of(config.model)  # a base that could not be told from another is refused before any work
-    running: list[Masking] = []
+    name = "mask"
+    config_class = MaskConfig
+    leaves = "mask"
+    showcase = Showcase("MiniLM, one bit per weight", {"lr": 2e-3})
 
-    def prepare(model: PreTrainedModel) -> Objective | None:
-        running.append(Masking.start(model, config))
-        return running[0].objective()
+    masking: Masking
 
-    def finish(model: PreTrainedModel) -> None:
-        running[0].end(model)
+    def check(self) -> None:
+        """Refuse a base that could not be told from another before any work."""
+        from slimformer.artifact.storage.mask_base import fingerprint_of
 
-    def storage() -> MaskStorage:
-        return running[0].storage()
+        super().check()
+        if self.config.out is not None:
+            fingerprint_of(self.base)
 
-    return run_on_task(
-        "mask",
-        config,
-        config,
-        manner,
-        base=config.model,
-        out=config.out,
-        prepare=prepare,
-        finish=finish,
-        storage=storage,
-    )
+    def prepare(self, model: PreTrainedModel) -> Objective | None:
+        """Freeze the base and put scores on its matrices."""
+        from slimformer.methods.mask.scores import Masking
+
+        self.masking = Masking.start(model, self.config)
+        return self.masking.objective()
+
+    def finish(self) -> None:
+        """Keep the bits alone."""
+        self.masking.end(self.model)
+
+    def storage(self) -> Storage:
+        """As the bits the run ended with."""
+        return self.masking.storage()

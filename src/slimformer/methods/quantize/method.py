@@ -1,64 +1,80 @@
-"""The method: views on the weights, a float teacher, and codes that are kept as they were trained."""
+"""Quantization: views on the weights, a float teacher, and codes that are kept as they were trained."""
 
 from __future__ import annotations
 
 import copy
+import os
 import tempfile
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from slimformer.methods.manner import configure
+from slimformer import models
+from slimformer.errors import ConfigError
+from slimformer.inference.door import look_up
+from slimformer.inference.heads import head_classes
+from slimformer.methods.finetune.config import FinetuneConfig
+from slimformer.methods.method import Phase, Showcase
 from slimformer.methods.quantize.config import QuantizeConfig
+from slimformer.methods.task import TaskMethod
+from slimformer.tasks import get_task
+from slimformer.tasks.options import load_data
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PreTrainedModel
 
+    from slimformer.inference.door import Source
     from slimformer.methods.quantize.objective import Dropout
-    from slimformer.methods.task_run import TaskResult
     from slimformer.train import Objective
 
+#: Learning rate of a teacher that has to be trained first; to choose another, fine-tune it with `finetune`.
+TEACHER_LR = 1e-4
 
-def quantize(config: QuantizeConfig | None = None, **settings: Any) -> TaskResult:
+
+class Quantize(TaskMethod[QuantizeConfig]):
     """Train a fine-tuned model on with a few levels per weight, and its float self as teacher.
 
     What is evaluated is the quantized model: its weights are the levels, its activations are rounded.
 
     Args:
         config: The settings; those given by name win over it.
-        settings: Fields of `QuantizeConfig` and of `Manner` (resume, overwrite, quiet, command).
+        settings: Fields of `QuantizeConfig` and of `RunOptions` (resume, overwrite, quiet, command).
 
     Example:
         >>> result = quantize(model="sentiment", task="classification", data="reviews", out="sentiment-ternary")
         >>> result.metrics["accuracy"]
     """
-    from slimformer.methods.quantize.teacher import find_or_train
-    from slimformer.methods.task_run import run_on_task
 
-    config, manner = configure(QuantizeConfig, config, settings)
-    config.require("model", "task", "data")
-    run = _Run(config)
-    with ExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-")) if config.out is None else None
-        base = find_or_train(config, manner, scratch)
-        return run_on_task(
-            "quantize",
-            config,
-            config,
-            manner,
-            base=base,
-            out=config.out,
-            prepare=run.prepare,
-            finish=run.finish,
-        )
+    name = "quantize"
+    config_class = QuantizeConfig
+    leaves = "packed"
+    # A step of quantization costs more than one of fine-tuning.
+    showcase = Showcase("MiniLM, ternary", {"lr": 2e-4, "max_steps": 100}, start_from="finetune")
 
+    #: The fine-tuned model where one had to be trained first.
+    teacher: str | None = None
+    attention: str | None = None
+    dropout: Dropout
 
-class _Run:
-    """What happens to the model around its training."""
+    @property
+    def base(self) -> str:
+        """The fine-tuned model to start and learn from."""
+        return self.teacher or super().base
 
-    def __init__(self, config: QuantizeConfig) -> None:
-        self.config = config
-        self.attention: str | None = None
-        self.dropout: Dropout = []
+    def phases(self) -> Sequence[Phase]:
+        """A base whose head does not know the task is fine-tuned first, beside the result."""
+        config = self.config
+        assert config.task is not None
+        source, task = look_up(super().base), get_task(config.task)
+        if self._knows(source):
+            return ()
+        folder = self._teacher_folder(task.name)
+        self.teacher = str(folder)
+        shared = {name: value for name, value in config.given().items() if name in FinetuneConfig.model_fields}
+        settings = FinetuneConfig.make({**shared, "lr": TEACHER_LR, "out": self.teacher})
+        note = f"`{config.model}` has no head for task `{task.name}`; it is fine-tuned first, into `{folder}`"
+        return (Phase("finetune", settings, note),)
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Keep the float model as teacher, and quantize the numbers of the one that is trained."""
@@ -69,11 +85,10 @@ class _Run:
         self.attention = model.config._attn_implementation
         teacher = None if config.kd == "none" else copy.deepcopy(model)
         quantize_numbers(model, config)
-        if not config.keeps_dropout:
-            self.dropout = take_dropout(model)
+        self.dropout = [] if config.keeps_dropout else take_dropout(model)
         return None if teacher is None else kd_objective(teacher, model, config)
 
-    def finish(self, model: PreTrainedModel) -> None:
+    def finish(self) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
         from slimformer.artifact.storage.packed_weights import keep_quantized
         from slimformer.artifact.storage.quantizer import adopt
@@ -82,6 +97,7 @@ class _Run:
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention
 
+        model = self.model
         remove_progress(model)
         give_back(self.dropout)
         if rounding_of(model) is None and self.attention is not None:
@@ -90,3 +106,28 @@ class _Run:
         bake(model)
         keep_quantized(model, weights, small=self.config.store == "small")
         adopt(model)
+
+    def _knows(self, source: Source) -> bool:
+        """Whether a checkpoint's head was trained for this very task, as far as can be seen."""
+        config = self.config
+        assert config.task is not None
+        task = get_task(config.task)
+        kind = task.kind()
+        if not kind.accepts(source.architecture, head_classes(source.name, source.config, task)):
+            return False
+        labels: Sequence[str] | None = task.preset.labels
+        if labels is None and kind.labelled:
+            labels = load_data(config, ("train", "dev"), causal=models.is_causal(source.config)).labels
+        return kind.head_fits(source.config, labels)
+
+    def _teacher_folder(self, task: str) -> Path:
+        if self.config.out is not None:
+            out = Path(self.config.out).expanduser()
+            return out.with_name(f"{out.name}.finetuned")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                f"`{self.config.model}` has no head for task `{task}`, and several processes cannot share one that is "
+                "kept in memory; give `out`, or fine-tune it first"
+            )
+        scratch = self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-"))
+        return Path(scratch) / "finetuned"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.methods.mask.config import MaskConfig
-from slimformer.methods.mask.method import mask
+from slimformer import mask
 from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:

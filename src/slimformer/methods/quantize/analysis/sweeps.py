@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer.methods.quantize.method import quantize
+from slimformer import quantize
 from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where a run works and where its result goes.
+"""The output directory of a run: where it works and where its result goes.
 
 Nothing is made before training begins, and nothing that could not be used again is left behind. While a run is
 unfinished its checkpoints lie beside the result, in `OUT.training`.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.train import check_folder, checkpoints, prepare_folder, remove_folder
@@ -25,18 +26,22 @@ except ImportError:  # not on Windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slimformer.methods.manner import Manner
+    from slimformer.methods.options import RunOptions
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the result of a run goes; None to keep it in memory and work in a temporary folder."""
+class OutputDirectory:
+    """Where the result of a run goes.
 
-    out: Path | None
+    Args:
+        path: The folder of the result; None to keep it in memory and work in a temporary folder.
+    """
+
+    path: Path | None
 
     @classmethod
-    def of(cls, out: str | None) -> Place:
-        """The place that `--out` names."""
+    def of(cls, out: str | None) -> OutputDirectory:
+        """The directory that `--out` names."""
         if out is None:
             return cls(None)
         path = Path(out).expanduser()
@@ -44,32 +49,32 @@ class Place:
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path)
 
-    def check(self, settings: dict[str, Any], manner: Manner) -> None:
+    def check(self, settings: dict[str, Any], options: RunOptions) -> None:
         """Refuse, before any work, a place that is taken or cannot be written; nothing is left there.
 
         Of several processes the one that writes looks; the others might see what it has begun by then.
         """
-        if self.out is None or not is_main():
+        if self.path is None or not is_main():
             return
-        check_writable(self.out, "--out")
-        check_folder(_training(self.out), settings, manner.resume)
-        if _training(self.out).is_dir():
-            with _held(_training(self.out)):
+        check_writable(self.path, "--out")
+        check_folder(_training(self.path), settings, options.resume)
+        if _training(self.path).is_dir():
+            with _held(_training(self.path)):
                 pass
-        if self.out.exists() and not (self.out.is_dir() and not any(self.out.iterdir())):
-            if not manner.overwrite:
-                raise TrainingError(f"`{self.out}` exists; choose another `--out`, or add `--overwrite` to replace it")
-            if not (self.out / MANIFEST).is_file():
-                raise TrainingError(f"`{self.out}` is no artifact, so it is not replaced; choose another `--out`")
+        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
+            if not options.overwrite:
+                raise TrainingError(f"`{self.path}` exists; choose another `--out`, or add `--overwrite` to replace it")
+            if not (self.path / MANIFEST).is_file():
+                raise TrainingError(f"`{self.path}` is no artifact, so it is not replaced; choose another `--out`")
 
     @contextmanager
     def working(self, settings: dict[str, Any]) -> Iterator[Path]:
         """A folder to train in, removed in the end; a run that failed keeps it if it can be resumed from there."""
-        if self.out is None:
+        if self.path is None:
             with tempfile.TemporaryDirectory(prefix="slimformer-", ignore_cleanup_errors=True) as folder:
                 yield Path(folder)
             return
-        training = _training(self.out)
+        training = _training(self.path)
         if is_main():
             prepare_folder(training, settings)
         with _held(training) if is_main() else nullcontext():
@@ -81,10 +86,26 @@ class Place:
                 raise
             self.clear()
 
+    def finished(self, method: str, settings: dict[str, Any]) -> artifact.Loaded | None:
+        """The artifact of a run that had ended before it was asked to resume, if it is this very run's.
+
+        Args:
+            method: Name of the method.
+            settings: Its settings, without what is known only once the data are read.
+        """
+        if self.path is None or not (self.path / MANIFEST).exists():
+            return None
+        loaded = artifact.load(self.path)
+        step = loaded.manifest.steps[-1]
+        if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
+            return None
+        self.clear()
+        return loaded
+
     def clear(self) -> None:
         """Remove what the run needed until it was done."""
-        if self.out is not None and is_main():
-            remove_folder(_training(self.out))
+        if self.path is not None and is_main():
+            remove_folder(_training(self.path))
 
 
 def is_main() -> bool:

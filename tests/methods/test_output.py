@@ -5,22 +5,22 @@ from __future__ import annotations
 import pytest
 
 from slimformer.errors import TrainingError
-from slimformer.methods.manner import Manner
-from slimformer.methods.place import Place
+from slimformer.methods.options import RunOptions
+from slimformer.methods.output import OutputDirectory
 
 
 def test_a_run_keeps_others_out_while_it_works(tmp_path):
-    place, settings = Place.of(str(tmp_path / "out")), {"lr": 1}
+    place, settings = OutputDirectory.of(str(tmp_path / "out")), {"lr": 1}
     with place.working(settings):
-        for attempt in (lambda: place.check(settings, Manner(resume=True)), place.working(settings).__enter__):
+        for attempt in (lambda: place.check(settings, RunOptions(resume=True)), place.working(settings).__enter__):
             with pytest.raises(TrainingError, match=r"another run is at work in `.*out\.training`; wait"):
                 attempt()
     assert not list(tmp_path.iterdir())
-    place.check(settings, Manner(resume=True))
+    place.check(settings, RunOptions(resume=True))
 
 
 def test_a_run_that_failed_lets_go(tmp_path):
-    place, settings = Place.of(str(tmp_path / "out")), {"lr": 1}
+    place, settings = OutputDirectory.of(str(tmp_path / "out")), {"lr": 1}
     with pytest.raises(KeyboardInterrupt), place.working(settings):
         raise KeyboardInterrupt
     with place.working(settings) as folder:

@@ -1,0 +1,63 @@
+"""The commands of the methods: one function for all of them, made of what the registry says."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from slimformer.cli.flags import ConfigFile, Json, Overwrite, Quiet, Resume
+from slimformer.cli.output import print_json, print_line
+from slimformer.registry import METHODS
+
+
+@dataclass(frozen=True)
+class RunFlags:
+    """The flags of every command that runs a method."""
+
+    config: ConfigFile = None
+    resume: Resume = False
+    overwrite: Overwrite = False
+    as_json: Json = False
+    quiet: Quiet = False
+
+
+def command_line() -> str:
+    """The command as it was typed, for the record."""
+    return shlex.join(["slimformer", *sys.argv[1:]])
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """The command of a method; the command line looks it up when it is called."""
+    if name not in METHODS:
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    return command_of(name)
+
+
+def command_of(name: str) -> Callable[..., None]:
+    """Make the command of a method from its settings."""
+    method: Any = METHODS.get(name)
+    settings_class: Any = method.config_class
+
+    def command(
+        *,
+        settings: Annotated[settings_class, Parameter(name="*")] = settings_class(),  # noqa: B008 (frozen)
+        flags: Annotated[RunFlags, Parameter(name="*")] = RunFlags(),  # noqa: B008 (frozen)
+    ) -> None:
+        from slimformer.methods.options import RunOptions
+        from slimformer.methods.run import run
+
+        config = settings_class.read(flags.config, settings.given())
+        config.require(*method.required)
+        result = run(method, config, RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line()))
+        if flags.as_json:
+            print_json(result.summary())
+        else:
+            for line in result.lines():
+                print_line(line)
+
+    command.__name__ = name
+    command.__doc__ = (settings_class.__doc__ or METHODS.help(name)).strip()
+    return command

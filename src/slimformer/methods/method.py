@@ -1,0 +1,234 @@
+"""What a method is: one class, registered by one line, whose instance is the state of one run."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from slimformer import artifact
+    from slimformer.artifact.storage.handler import Storage
+    from slimformer.config import Config
+    from slimformer.methods.options import RunOptions
+    from slimformer.train import Trained
+
+    AnyConfig = TypeVar("AnyConfig", bound=Config)
+else:
+    AnyConfig = TypeVar("AnyConfig")
+
+
+#: What stands in a log entry beside losses.
+BESIDE_LOSSES = ("epoch", "step", "grad_norm", "learning_rate")
+
+
+def losses_in(entry: Mapping[str, float]) -> dict[str, float]:
+    """The loss of a log entry and its terms."""
+    return {name: value for name, value in entry.items() if name not in BESIDE_LOSSES}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run made.
+
+    Args:
+        model: The model, in eval mode.
+        processor: Its tokenizer or image processor.
+        folder: Where it was saved; None if it was not.
+        metrics: Metrics of that very model.
+        steps: Optimizer steps taken.
+        kept_step: The step whose weights were kept.
+        seconds: Time spent training.
+        log: Log entries of the run.
+        notes: What was done to data or model that a user should know.
+    """
+
+    model: PreTrainedModel
+    processor: Any
+    folder: Path | None
+    metrics: dict[str, float]
+    steps: int = 0
+    kept_step: int = 0
+    seconds: float = 0.0
+    log: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {
+            "out": None if self.folder is None else str(self.folder),
+            "metrics": self.metrics,
+            "steps": self.steps,
+            "kept_step": self.kept_step,
+            "seconds": round(self.seconds, 2),
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
+            "notes": self.notes,
+        }
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss and its terms as last logged; empty for a run that was read again."""
+        logged = [entry for entry in self.log if "loss" in entry]
+        return losses_in(logged[-1]) if logged else {}
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        kept = "" if self.kept_step == self.steps else f", weights of step {self.kept_step} kept"
+        return [
+            ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()),
+            f"{self.steps} steps in {self.seconds:.0f} s{kept}",
+            f"saved in {self.folder}",
+        ]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A run that belongs to another one, such as fine-tuning the teacher first; its result is an artifact of its own.
+
+    A phase is sealed by its artifact: resumed, a run goes on with the first phase that has none.
+
+    Args:
+        method: Name of the method in `registry.METHODS`.
+        config: Its settings, `out` included.
+        note: What the user is told before it starts; nothing when empty.
+    """
+
+    method: str
+    config: Config
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """What `slimformer demo` shows of a method.
+
+    Args:
+        title: What the row is called.
+        settings: Settings beside, or instead of, those that all rows of its sort share.
+        start_from: The method of an earlier row whose result is the base; None for the demo's model.
+        finetune: Settings of fine-tuning the result before it is measured; None to measure it as it is.
+    """
+
+    title: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    start_from: str | None = None
+    finetune: Mapping[str, Any] | None = None
+
+
+class Method(ABC, Generic[AnyConfig]):
+    """One method. An instance is the state of one run, from its settings to what is saved.
+
+    `slimformer.methods.run` calls the parts in the order in which they stand here.
+
+    Args:
+        config: The settings of the run.
+        options: How the run is carried out.
+    """
+
+    #: Name in `registry.METHODS`: the command, the Python function and the entry in an artifact's chain of steps.
+    name: ClassVar[str]
+    #: The method's settings.
+    config_class: ClassVar[type[Config]]
+    #: The setting that names what it starts from.
+    starts_from: ClassVar[str] = "model"
+    #: What it learns from.
+    learns_from: ClassVar[Literal["task", "corpus"] | None]
+    #: Settings that a command line has to give.
+    required: ClassVar[tuple[str, ...]]
+    #: How what it starts from may be stored, and how its result is: one method may follow another that leaves
+    #: what it accepts.
+    accepts: ClassVar[tuple[str, ...]] = ("plain",)
+    leaves: ClassVar[str] = "plain"
+    #: What the demo shows of it; None for nothing.
+    showcase: ClassVar[Showcase | None] = None
+    #: Settings that change nothing in the result, so that a run may be resumed with others.
+    beside: ClassVar[frozenset[str]] = frozenset({"out"})
+
+    def __init__(self, config: AnyConfig, options: RunOptions) -> None:
+        self.config = config
+        self.options = options
+        self.notes: list[str] = []
+        #: Closed when the run is over, however it ends.
+        self.resources = ExitStack()
+        self.model: PreTrainedModel
+        self.processor: Any = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells this run from others, as JSON types."""
+        return self.config.model_dump(mode="json", exclude=set(self.beside))
+
+    @property
+    @abstractmethod
+    def base(self) -> str:
+        """The checkpoint the result is recorded to start from."""
+
+    def check(self) -> None:
+        """Refuse impossible settings before anything is read."""
+        self.config.require(*(name for name in self.required if name != "out"))
+
+    def phases(self) -> Sequence[Phase]:
+        """Runs that come first."""
+        return ()
+
+    @abstractmethod
+    def start(self) -> str:
+        """Read and check models and data, the cheap things first; return a digest of what is learned from."""
+
+    @abstractmethod
+    def train(self, folder: Path) -> Trained:
+        """Train `model` in place; checkpoints go into the folder."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Turn `model` into the one that is measured and saved, such as by baking its views."""
+
+    @abstractmethod
+    def measure(self, trained: Trained) -> dict[str, float]:
+        """Metrics of the finished model."""
+
+    def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What the artifact is told beside model, step and base: metrics, task, sidecar; see `artifact.save`."""
+        return {"metrics": {"corpus": metrics}}
+
+    def found_out(self) -> dict[str, Any]:
+        """What the step records beside its settings because it was found out on the way."""
+        return {}
+
+    def storage(self) -> str | Storage | None:
+        """How the result is stored; by default packed where the model is, else plain."""
+        return None
+
+    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> RunResult:
+        """What the caller gets."""
+        return RunResult(
+            self.model,
+            self.processor,
+            folder,
+            metrics,
+            trained.steps,
+            trained.kept_step,
+            trained.seconds,
+            trained.log,
+            self.notes,
+        )
+
+    @abstractmethod
+    def reload(self, done: artifact.Loaded, folder: Path) -> RunResult:
+        """The result of a run that had ended before it was asked to resume."""
+
+    def follow_up(self, result: RunResult) -> RunResult:
+        """What comes after the result is saved, such as fine-tuning it on a task."""
+        return result
+
+
+def may_follow(method: type[Method[Any]], earlier: type[Method[Any]]) -> bool:
+    """Whether a method can start from what another one leaves."""
+    return earlier.leaves in method.accepts

@@ -1,0 +1,122 @@
+"""One run, whatever the method: checks, phases, training, measuring, saving, in this order.
+
+Settings, the output directory, models and data are checked before training, and nothing half written is left behind.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from slimformer import artifact
+from slimformer.methods.options import RunOptions, configure
+from slimformer.methods.output import OutputDirectory, is_main
+from slimformer.registry import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from slimformer.config import Config
+    from slimformer.methods.method import Method, Phase, RunResult
+    from slimformer.train import Trained
+
+#: What a run notes of itself beside its settings.
+COUNTS = ("steps", "kept_step")
+
+
+def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunResult:
+    """Carry out one run of a method.
+
+    Args:
+        method: The method.
+        config: Its settings.
+        options: How to carry it out.
+    """
+    state = method(config, options)
+    with state.resources:
+        return state.follow_up(_run(state))
+
+
+def _run(state: Method[Any]) -> RunResult:
+    state.check()
+    options, settings = state.options, state.settings
+    output = OutputDirectory.of(getattr(state.config, "out", None))
+    done = output.finished(state.name, settings) if options.resume else None
+    if done is not None:
+        assert output.path is not None
+        return state.reload(done, output.path)
+    output.check(settings, options)
+    for phase in state.phases():
+        run_phase(phase, options)
+    settings = {**settings, "data_digest": state.start()}
+    if not options.quiet:
+        show_notes(state.notes)
+    output.check(settings, options)
+    with output.working(settings) as folder:
+        trained = state.train(folder)
+        state.finish()
+        metrics = state.measure(trained)
+        if output.path is not None and is_main():
+            artifact.save(
+                output.path,
+                state.model,
+                processor=state.processor,
+                step=_step(state, settings, trained),
+                base=state.base,
+                storage=state.storage(),
+                overwrite=options.overwrite,
+                **state.describe(metrics),
+            )
+    return state.result(output.path, metrics, trained)
+
+
+def run_phase(phase: Phase, options: RunOptions) -> RunResult:
+    """Carry out a run that belongs to another one; one that is sealed already is only read again."""
+    if phase.note and not options.quiet:
+        show_notes([phase.note])
+    result = run(METHODS.get(phase.method), phase.config, options)
+    _wait_for_all()
+    return result
+
+
+def function_of(method: type[Method[Any]]) -> Callable[..., RunResult]:
+    """The Python function of a method: its config as a whole, or settings and run options by name."""
+
+    def call(config: Config | None = None, **settings: Any) -> RunResult:
+        checked, options = configure(method.config_class, config, settings)
+        return run(method, checked, options)
+
+    call.__name__ = call.__qualname__ = method.name
+    call.__doc__ = method.__doc__
+    return call
+
+
+def counts_of(step: artifact.Step) -> dict[str, Any]:
+    """How many steps a run took and which step's weights it kept."""
+    return {name: step.config[name] for name in COUNTS}
+
+
+def show_notes(notes: list[str]) -> None:
+    """Tell the user what was done to data or model that may not be expected."""
+    for note in notes if is_main() else ():
+        sys.stderr.write(f"note: {note}\n")
+
+
+def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> artifact.Step:
+    """The entry of a run in the chain of steps."""
+    counts = dict(zip(COUNTS, (trained.steps, trained.kept_step), strict=True))
+    return artifact.Step(
+        method=state.name,
+        config={**settings, **state.found_out(), **counts},
+        seed=getattr(state.config, "seed", None),
+        duration_s=trained.seconds,
+        command=state.options.command,
+    )
+
+
+def _wait_for_all() -> None:
+    """Let all processes see what one of them wrote."""
+    import torch
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()

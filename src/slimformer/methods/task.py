@@ -1,0 +1,150 @@
+"""Methods that learn a task: what they share from base and data to metrics on dev."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+import numpy as np
+
+from slimformer import models
+from slimformer.inference.door import look_up
+from slimformer.inference.evaluation import evaluate
+from slimformer.inference.heads import fitting_length
+from slimformer.methods.base import check_trainable, load_base
+from slimformer.methods.method import AnyConfig, Method, RunResult
+from slimformer.methods.run import counts_of
+from slimformer.tasks import get_task
+from slimformer.tasks.features import item_length
+from slimformer.tasks.options import load_data, task_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from slimformer import artifact
+    from slimformer.tasks import TaskData
+    from slimformer.tasks.features import Features
+    from slimformer.train import Objective, Trained
+
+
+@dataclass(frozen=True)
+class TaskResult(RunResult):
+    """What a run on a task made; the metrics are those of the split the model was chosen on.
+
+    Args:
+        split: That split.
+    """
+
+    split: str = "dev"
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {**super().summary(), "split": self.split}
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        first, *rest = super().lines()
+        return [f"{self.split}: {first}", *rest]
+
+
+class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
+    """A method that trains a base on a task. Without views and objective of its own it fine-tunes all weights."""
+
+    learns_from: ClassVar[Any] = "task"
+    required = ("model", "task", "data", "out")
+
+    data: TaskData
+    features: dict[str, Features]
+    objective: Objective | None = None
+
+    @property
+    def base(self) -> str:
+        """The checkpoint the run starts from."""
+        base: str = self.config.model  # type: ignore[attr-defined]
+        return base
+
+    def prepare(self, model: PreTrainedModel) -> Objective | None:
+        """Put views on the model and return the objective; None for the task's own loss."""
+        return None
+
+    def start(self) -> str:
+        """Read base and data, and make the model ready to train."""
+        config: Any = self.config
+        source = look_up(self.base)
+        check_trainable(source, get_task(config.task), self.accepts)
+        self.data = load_data(config, ("train", "dev"), causal=models.is_causal(source.config))
+        self.processor = models.load_processor(self.base)
+        length = fitting_length(config.max_length, self.data, self.processor, source.config)
+        # The masks of dev are always the same ones, so that runs can be compared and measured again.
+        self.features = {
+            "train": self.data.prepare("train", self.processor, length, config.seed),
+            "dev": self.data.prepare("dev", self.processor, length),
+        }
+        self.model, notes = load_base(source, self.data, self.processor, config.seed)
+        self.notes += [*self.data.notes, *notes]
+        self.objective = self.prepare(self.model)
+        return digest(self.features["train"])
+
+    def train(self, folder: Path) -> Trained:
+        """Train on the task, keeping the weights that are best on dev."""
+        from slimformer.train import train
+
+        examples = self.features["train"]
+        return train(
+            self.model,
+            self.config,  # type: ignore[arg-type]
+            examples,
+            self.data.collator(self.processor),
+            folder,
+            objective=self.objective,
+            evaluation=self._evaluate,
+            primary=self.data.primary_metric,
+            greater_is_better=self.data.greater_is_better,
+            lengths=[item_length(examples[index]) for index in range(len(examples))],
+            quiet=self.options.quiet,
+        )
+
+    def finish(self) -> None:
+        """Nothing: what was trained is what is saved."""
+
+    def measure(self, trained: Trained) -> dict[str, float]:
+        """Metrics on dev of the model as it will be saved."""
+        self.model.eval()
+        return self._evaluate(self.model)
+
+    def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """Metrics and the task."""
+        config: Any = self.config
+        return {"metrics": {f"{self.data.preset.name}/dev": metrics}, "task": task_record(self.data, config)}
+
+    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> TaskResult:
+        """What the caller gets."""
+        return TaskResult(**vars(super().result(folder, metrics, trained)))
+
+    def reload(self, done: artifact.Loaded, folder: Path) -> TaskResult:
+        """The result of a run that had ended before."""
+        (metrics,) = done.manifest.metrics.values()
+        counts = counts_of(done.manifest.steps[-1])
+        return TaskResult(done.model, done.processor, folder, dict(metrics), **counts)
+
+    def _evaluate(self, model: Any) -> dict[str, float]:
+        return evaluate(model, self.data, "dev", self.features["dev"], self.processor)
+
+
+def digest(features: Features) -> str:
+    """A hash of what a run trains on, so that it is not resumed on other data unnoticed, and for the record.
+
+    Texts are hashed whole; of images, which would have to be decoded for it, some hundred spread over all.
+    """
+    total = hashlib.sha256(str(len(features)).encode())
+    stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
+    for index in range(0, len(features), stride):
+        for name, value in sorted(features[index].items()):
+            for part in value if isinstance(value, list) else [value]:  # choices are of different lengths
+                array = np.ascontiguousarray(part)
+                total.update(f"{name} {array.dtype} {array.shape}".encode())
+                total.update(array.tobytes())
+    return total.hexdigest()
