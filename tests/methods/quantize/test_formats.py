@@ -168,7 +168,7 @@ def test_the_command_takes_a_foreign_format(toy, tuned, data, tmp_path, capsys):
 def test_a_format_that_is_not_there_is_named(toy, tuned, data, tmp_path):
     quantize(model=tuned, data=data, out=tmp_path / "out", weights="toy", **SETTINGS)
     FORMATS.remove("toy")
-    with pytest.raises(ArtifactError, match="there is no layout `toy`; known: ternary, .*install"):
+    with pytest.raises(ArtifactError, match=r"there is no layout `toy`; known: ternary, .*install"):
         slimformer.load(tmp_path / "out")
-    with pytest.raises(ConfigError, match="there is no format `toy`; known: ternary, .*, int8, float"):
+    with pytest.raises(ConfigError, match=r"there is no format `toy`; known: ternary, .*, int8, float"):
         QuantizeConfig.make({"weights": "toy"})
