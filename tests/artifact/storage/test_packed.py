@@ -27,6 +27,8 @@ from slimformer.views import bake, quantized_weights, rounding_of
 from tests import zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 
+#: Those of slimformer's own formats; a test of the docs may add others to this process.
+LAYOUTS = {layout.name for name in FORMATS for layout in find_format(name).layouts}
 WAYS = {
     "ternary": {},
     "ternary small": {"store": "small"},
@@ -283,7 +285,7 @@ def test_every_layout_has_a_way():
     used = set()
     for options in WAYS.values():
         used |= {weight.layout.name for weight in packed_weights(quantized(tiny_bert(), **options)).values()}
-    assert used == {layout.name for name in FORMATS for layout in find_format(name).layouts}
+    assert used == LAYOUTS
 
 
 def test_on_another_type_the_weight_is_that_of_float32_rounded(packed):
