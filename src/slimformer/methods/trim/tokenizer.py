@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slimformer.corpus.encoder import Encoder
 from slimformer.errors import ConfigError
 from slimformer.methods.trim.vocabulary import close_pieces, open_vocabulary
 
@@ -62,10 +63,16 @@ def _check_whole(tokenizer: Any, vocabulary: Vocabulary, kept: list[int]) -> Non
 def _check_same(tokenizer: Any, trimmed: Any, renumbered: dict[int, int]) -> None:
     """Refuse a tokenizer whose class numbers pieces or special tokens in a way of its own."""
     expected = {name: renumbered[number] for name, number in tokenizer.get_vocab().items() if number in renumbered}
-    framed = [renumbered[number] for number in tokenizer("")["input_ids"]]
+    around = [renumbered[number] for number in _around(tokenizer)]
     same_special = tokenizer.special_tokens_map == trimmed.special_tokens_map
-    if trimmed.get_vocab() != expected or trimmed("")["input_ids"] != framed or not same_special:
+    if trimmed.get_vocab() != expected or _around(trimmed) != around or not same_special:
         raise ConfigError(
             f"`{type(tokenizer).__name__}` does not load with fewer pieces as it is: it numbers its tokens in a way of "
             "its own; load the tokenizer as PreTrainedTokenizerFast and trim that"
         )
+
+
+def _around(tokenizer: Any) -> list[int]:
+    """Special tokens around a text, asked of a copy: a call would change padding and truncation."""
+    encoder = Encoder(tokenizer)
+    return [*encoder.opening, *encoder.closing]
