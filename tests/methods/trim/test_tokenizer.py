@@ -24,7 +24,7 @@ AWKWARD = {
     "wordpiece": toys.random_wordpiece,
     "words": toys.random_words,
 }
-TEXTS = st.lists(st.text("abcde", min_size=1, max_size=12), min_size=1, max_size=4).map(" ".join)
+TEXTS = st.lists(st.text("αβγδε", min_size=1, max_size=12), min_size=1, max_size=4).map(" ".join)
 
 
 def smallest(tokenizer, texts, others=()) -> list[int]:
@@ -124,6 +124,23 @@ def test_what_is_merged_on_the_way_stays():
     assert trimmed.tokenize("abc abcd ab") == ["abc", "abc", "d", "a", "b"]
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), texts=st.lists(TEXTS, min_size=2, max_size=6))
+def test_what_was_trimmed_can_be_trimmed_again(seed, texts):
+    """Characters of kept pieces stay, so that a word is unknown to the second vocabulary if it is to the first."""
+    first = toys.random_wordpiece(seed)
+    numbers = smallest(first, texts)
+    second = trim_tokenizer(first, numbers)
+    for name in second.get_vocab():
+        letters = [
+            f"##{letter}" if at or name.startswith("##") else letter for at, letter in enumerate(name.strip("#"))
+        ]
+        assert name.startswith("<") or set(letters) <= second.get_vocab().keys()
+    again = smallest(second, texts[:1])
+    third = trim_tokenizer(second, again)
+    assert_same(first, third, [numbers[number] for number in again], texts[:1])
+
+
 def test_what_stands_around_the_model_stays(tmp_path):
     tokenizer = toys.tokenizer("bert")
     tokenizer = type(tokenizer)(vocab=tokenizer.get_vocab(), model_max_length=64)
@@ -156,14 +173,16 @@ def test_tokenizers_that_cannot_be_trimmed():
         trim_tokenizer(tokenizer, [0, 300])
 
 
-def test_a_class_that_numbers_tokens_its_own_way_is_refused():
+def test_a_class_that_makes_something_else_of_its_file_is_refused():
     class Stubborn(PreTrainedTokenizerFast):
-        def get_vocab(self):
-            return {**super().get_vocab(), "<new>": super().__len__()}
+        def __init__(self, *args, **settings):
+            super().__init__(*args, **settings)
+            self.add_tokens([f"<of {len(self)}>"])
 
-    tokenizer = toys.random_words(0)
-    tokenizer.__class__ = Stubborn
-    with pytest.raises(ConfigError, match="`Stubborn` does not load with fewer pieces"):
+    tokenizer = Stubborn(tokenizer_object=toys.random_words(0).backend_tokenizer, unk_token="<unk>", pad_token="<end>")
+    with pytest.raises(
+        ConfigError, match="`Stubborn` does not load with fewer pieces: its class changes `added_tokens`"
+    ):
         trim_tokenizer(tokenizer, smallest(tokenizer, ["a"]))
 
 

@@ -11,19 +11,25 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
+    AlbertTokenizer,
     BertTokenizer,
+    DebertaV2Tokenizer,
+    GemmaTokenizer,
     GPT2Tokenizer,
+    GPTNeoXTokenizer,
     LlamaTokenizer,
     MPNetTokenizer,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
     RobertaTokenizer,
     XLMRobertaTokenizer,
 )
 
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-LLAMA = ["<unk>", "<s>", "</s>"]
+#: Not ASCII, whose characters always stay.
+LETTERS = "αβγδ"
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
@@ -63,10 +69,12 @@ def _byte_bpe(special: list[str]) -> Any:
     )
 
 
-def _llama() -> Any:
+def _llama(special: list[str]) -> Any:
     core = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     core.pre_tokenizer = pre_tokenizers.Metaspace()
-    return core, lambda size: trainers.BpeTrainer(vocab_size=size, special_tokens=[*LLAMA, *BYTES], show_progress=False)
+    return core, lambda size: trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[*special, *BYTES], show_progress=False
+    )
 
 
 def _unigram() -> Any:
@@ -81,7 +89,8 @@ TRAINING = {
     "wordpiece": _wordpiece,
     "gpt2": lambda: _byte_bpe(["<|endoftext|>"]),
     "roberta": lambda: _byte_bpe(ROBERTA),
-    "llama": _llama,
+    "llama": lambda: _llama(["<unk>", "<s>", "</s>"]),
+    "gemma": lambda: _llama(["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]),
     "unigram": _unigram,
 }
 
@@ -123,8 +132,42 @@ def _xlm_roberta() -> XLMRobertaTokenizer:
     return XLMRobertaTokenizer(vocab=[*pieces[:mask], *pieces[mask + 1 :], pieces[mask]])
 
 
+def _albert() -> AlbertTokenizer:
+    return AlbertTokenizer(vocab=_renamed(["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]))
+
+
+def _deberta() -> DebertaV2Tokenizer:
+    return DebertaV2Tokenizer(vocab=_renamed(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]))
+
+
+def _renamed(special: list[str]) -> list[tuple[str, float]]:
+    """A trained unigram model with special tokens of other names."""
+    pieces = [(name, score) for name, score in trained("unigram", 700)["vocab"] if name not in ROBERTA]
+    return [*((name, 0.0) for name in special), *pieces]
+
+
+def _qwen2() -> Qwen2Tokenizer:
+    model = trained("gpt2", 900)
+    return Qwen2Tokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
+
+
+def _gpt_neox() -> GPTNeoXTokenizer:
+    model = trained("gpt2", 900)
+    return GPTNeoXTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
+
+
+def _gemma() -> GemmaTokenizer:
+    model = trained("gemma", 900)
+    return GemmaTokenizer(vocab=model["vocab"], merges=[tuple(merge) for merge in model["merges"]])
+
+
 CLASSES = {
+    "albert": _albert,
     "bert": _bert,
+    "deberta-v2": _deberta,
+    "gemma": _gemma,
+    "gpt_neox": _gpt_neox,
+    "qwen2": _qwen2,
     "mpnet": _mpnet,
     "roberta": _roberta,
     "gpt2": _gpt2,
@@ -136,7 +179,7 @@ CLASSES = {
 def random_bpe(seed: int, **settings: Any) -> PreTrainedTokenizerFast:
     """Merges over four letters in any order, several of which may give the same piece, and some letters no piece."""
     draw = random.Random(seed)
-    pieces = draw.sample("abcd", draw.randint(2, 4))
+    pieces = draw.sample(LETTERS, draw.randint(2, 4))
     merges: list[tuple[str, str]] = []
     for _ in range(draw.randint(1, 25)):
         pair = (draw.choice(pieces), draw.choice(pieces))
@@ -153,7 +196,7 @@ def random_unigram(seed: int) -> PreTrainedTokenizerFast:
     """Pieces over four letters with scores that are often equal; some letters are no piece by themselves."""
     draw = random.Random(seed)
     scores = [-1.0, -2.0, -3.0, -4.0, -25.0, -60.0]
-    pieces = {"".join(draw.choices("abcd", k=draw.randint(1, 4))) for _ in range(draw.randint(3, 25))}
+    pieces = {"".join(draw.choices(LETTERS, k=draw.randint(1, 4))) for _ in range(draw.randint(3, 25))}
     vocabulary = [("<unk>", 0.0), *((piece, draw.choice(scores)) for piece in sorted(pieces))]
     return wrap(models.Unigram(vocabulary, unk_id=0))
 
@@ -163,7 +206,7 @@ def random_wordpiece(seed: int) -> PreTrainedTokenizerFast:
     draw = random.Random(seed)
     pieces: set[str] = set()
     for _ in range(draw.randint(2, 20)):
-        text = "".join(draw.choices("abcd", k=draw.randint(1, 5)))
+        text = "".join(draw.choices(LETTERS, k=draw.randint(1, 5)))
         inner = draw.random() < 0.5
         pieces |= {f"##{text}" if inner else text, f"##{text[0]}" if inner else text[0]}
         pieces |= {f"##{character}" for character in text[1:]}
@@ -173,7 +216,7 @@ def random_wordpiece(seed: int) -> PreTrainedTokenizerFast:
 def random_words(seed: int) -> PreTrainedTokenizerFast:
     """Whole words only."""
     draw = random.Random(seed)
-    words = {"".join(draw.choices("abcd", k=draw.randint(1, 3))) for _ in range(30)}
+    words = {"".join(draw.choices(LETTERS, k=draw.randint(1, 3))) for _ in range(30)}
     return wrap(models.WordLevel(numbered(["<unk>", *sorted(words)]), unk_token="<unk>"))
 
 

@@ -57,7 +57,7 @@ class Vocabulary:
         return self._known(self.symbols(self.names[number])) if number in self.names else set()
 
     def parts(self, number: int) -> set[int]:
-        """Numbers of the pieces that must stay for this one to be found."""
+        """Numbers of the pieces that stay with this one: its characters, so that each can also be written otherwise."""
         return self.characters(number)
 
     def cut(self, renumbered: Mapping[int, int]) -> dict[str, Any]:
@@ -185,8 +185,8 @@ class Unigram(Vocabulary):
 
     Scores stay, so among fewer paths the best one, if it stays, is the best; and of several that are equal the first,
     since each of its ends keeps its score and no other end gains. An unknown character scores 10 less than the lowest
-    piece, and stands where a character is no piece: the lowest piece is kept, and so are the characters of kept pieces,
-    so that unknown characters are as many and as bad as before.
+    piece, and stands where a character is no piece. The lowest piece is kept, so that an unknown character is as bad as
+    it was; and a character that is unknown now scores less than it did as a piece, so that no path gains from it.
     """
 
     def required(self) -> set[int]:
