@@ -1,0 +1,191 @@
+"""A model with some rows of its embedding only."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from slimformer.anatomy import Anatomy
+from slimformer.errors import AnatomyError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+#: Lists of tokens in a generation config; a list that names a dropped token loses its meaning or that token.
+_TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
+_SEQUENCE_LISTS = ("bad_words_ids",)
+
+
+def model_pieces(model: nn.Module) -> set[int]:
+    """Numbers of the pieces that a model needs, whatever the corpus says.
+
+    These are the tokens its configs name. Where positions are counted from the padding token's number on, as in RoBERTa
+    and MPNet, they are also all pieces before it, so that this number stays.
+
+    Args:
+        model: A text model.
+    """
+    anatomy = Anatomy.of(model)
+    rows = _rows(anatomy)
+    named = {number for config in _configs(anatomy.model) for _, number in _named_tokens(config)}
+    return {number for number in named if 0 <= number < rows} | set(range(_first_position(anatomy)))
+
+
+def trim_model(model: nn.Module, numbers: Sequence[int]) -> nn.Module:
+    """Keep these rows of the word embedding, in place, and of whatever else has one per piece: heads and their biases.
+
+    Ties stay tied. The configs get the new size and the new numbers of their special tokens. On texts of kept pieces
+    the model computes the very same hidden states.
+
+    What has a row per piece is found by building the model's class twice without memory, with the old and with the new
+    number of pieces, and looking at what differs.
+
+    Args:
+        model: A text model without views on it.
+        numbers: The pieces that stay, rising; of `choose_pieces`.
+    """
+    anatomy = Anatomy.of(model)
+    plain: Any = anatomy.model
+    rows = _rows(anatomy)
+    renumbered = {old: new for new, old in enumerate(numbers)}
+    _check_numbers(anatomy, renumbered, rows)
+    if len(renumbered) == rows:
+        return model
+    config = copy.deepcopy(plain.config)
+    before = _skeleton(plain, config)
+    _renumber(config, renumbered)
+    config.vocab_size = len(renumbered)
+    after = _skeleton(plain, config)
+    _cut_tensors(plain, before, after, torch.as_tensor(list(numbers)))
+    _copy_sizes(plain, before, after)
+    for each in _configs(plain):
+        _renumber(each, renumbered)
+        if hasattr(each, "vocab_size"):
+            each.vocab_size = len(renumbered)
+    return model
+
+
+def _rows(anatomy: Anatomy) -> int:
+    embedding = anatomy.word_embedding
+    if embedding is None:
+        raise AnatomyError(
+            f"a {type(anatomy.model).__name__} of family `{anatomy.family.name}` has no word embedding to trim; "
+            "give a text model"
+        )
+    return embedding.shape[0]
+
+
+def _first_position(anatomy: Anatomy) -> int:
+    """The number positions are counted from: 0, or the one after the padding token's, as their table tells."""
+    word = anatomy.word_embedding
+    tables = [
+        module
+        for root in anatomy.embeddings
+        for module in root.modules()
+        if isinstance(module, nn.Embedding) and (word is None or module is not word.module)
+    ]
+    return max((table.padding_idx + 1 for table in tables if table.padding_idx is not None), default=0)
+
+
+def _configs(model: Any) -> list[Any]:
+    """Every config that the model or a part of it holds, each once."""
+    found = {
+        id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
+    }
+    generation = getattr(model, "generation_config", None)
+    return [*found.values(), *([] if generation is None else [generation])]
+
+
+def _named_tokens(config: Any) -> Iterator[tuple[str, int]]:
+    """Settings that name a token, and the token's number."""
+    for name, value in vars(config).items():
+        if name.endswith("_token_id"):
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(number, int):
+                    yield name, number
+
+
+def _check_numbers(anatomy: Anatomy, renumbered: Mapping[int, int], rows: int) -> None:
+    numbers = list(renumbered)
+    if not numbers or numbers != sorted(numbers) or numbers[0] < 0:
+        raise ConfigError(f"pieces {str(numbers[:3])[:60]} … do not rise from 0 on; take what `choose_pieces` returns")
+    if numbers[-1] >= rows:
+        raise ConfigError(
+            f"piece {numbers[-1]} has no row in the embedding of {rows}; give the tokenizer that belongs to the model"
+        )
+    missing = sorted(model_pieces(anatomy.model) - set(numbers))
+    if missing:
+        raise ConfigError(
+            f"piece {missing[0]} is not among those kept, but the model needs it; "
+            "give `model_pieces(model)` to `choose_pieces` as `always`"
+        )
+
+
+def _skeleton(model: nn.Module, config: Any) -> nn.Module:
+    """A model of the same class on the meta device."""
+    with torch.device("meta"):
+        skeleton: nn.Module = type(model)(copy.deepcopy(config))
+    return skeleton
+
+
+def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, numbers: Tensor) -> None:
+    """Select rows of whatever has another shape in `after` than in `before`; a tensor that is shared stays shared."""
+    old_shapes, new_shapes = _shapes(before), _shapes(after)
+    cut: dict[int, Tensor] = {}
+    for path, shape in old_shapes.items():
+        dims = [dim for dim, (old, new) in enumerate(zip(shape, new_shapes[path], strict=True)) if old != new]
+        if not dims:
+            continue
+        owner_path, _, name = path.rpartition(".")
+        owner = model.get_submodule(owner_path)
+        tensor = owner._parameters.get(name, owner._buffers.get(name))
+        if tensor is None or tensor.shape != shape:
+            raise AnatomyError(
+                f"`{path}` is no plain weight of shape {list(shape)}; trim a model before quantizing or masking it"
+            )
+        if id(tensor) not in cut:
+            cut[id(tensor)] = _select(tensor, dims, numbers)
+        setattr(owner, name, cut[id(tensor)])
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    """The shape of each parameter and buffer, under every name it has."""
+    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: tensor.shape for name, tensor in tensors}
+
+
+def _select(tensor: Tensor, dims: list[int], numbers: Tensor) -> Tensor:
+    chosen = tensor.detach()
+    for dim in dims:
+        chosen = chosen.index_select(dim, numbers.to(tensor.device))
+    chosen = chosen.contiguous()
+    return nn.Parameter(chosen, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else chosen
+
+
+def _copy_sizes(model: nn.Module, before: nn.Module, after: nn.Module) -> None:
+    """Set what modules note of their sizes, such as `num_embeddings` and `padding_idx`."""
+    new = dict(after.named_modules())
+    for path, module in before.named_modules():
+        for name, value in vars(module).items():
+            changed = vars(new[path]).get(name)
+            if isinstance(value, int) and isinstance(changed, int) and changed != value:
+                setattr(model.get_submodule(path), name, changed)
+
+
+def _renumber(config: Any, renumbered: Mapping[int, int]) -> None:
+    """Give a config the new numbers of its tokens; a number that never was in the vocabulary stays."""
+    for name in {name for name, _ in _named_tokens(config)}:
+        value = getattr(config, name)
+        several = isinstance(value, list | tuple)
+        numbers = [renumbered.get(number, number) for number in (value if several else [value])]
+        setattr(config, name, numbers if several else numbers[0])
+    for name in _TOKEN_LISTS:
+        if getattr(config, name, None):
+            setattr(config, name, [renumbered[number] for number in getattr(config, name) if number in renumbered])
+    for name in _SEQUENCE_LISTS:
+        if getattr(config, name, None):
+            kept = [each for each in getattr(config, name) if all(number in renumbered for number in each)]
+            setattr(config, name, [[renumbered[number] for number in each] for each in kept])
