@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests import corpus
-from tests.test_docs import run
+from tests.docs.test_pages import run
 
 
 def test_the_page(tmp_path, monkeypatch, capsys):
