@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
+from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.train.options import Positive, StepOptions
 
@@ -46,13 +46,6 @@ def _items(value: Any) -> Any:
     return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
-def _several(value: Any) -> Any:
-    """Accept one name as well as a list of them, and paths as text."""
-    if value is None:
-        return None
-    return tuple(str(name) for name in ([value] if isinstance(value, str | PurePath) else value))
-
-
 def _layer(value: Any) -> Any:
     """Say at once what can be given; the parts of a union would each say something else."""
     if isinstance(value, int) or value in LAYERS:
@@ -76,16 +69,9 @@ class StudentShape(Config):
     )
 
 
-class CorpusOptions(Config):
-    """The unlabelled text or images that are learned from."""
+class StreamOptions(CorpusOptions):
+    """How a corpus is cut into examples and shuffled."""
 
-    corpus: Annotated[tuple[str, ...] | None, BeforeValidator(_several)] = Field(
-        None, description="Text, JSONL, CSV, TSV or Parquet files, folders of them, a Hub data set; or images."
-    )
-    text_column: str | None = Field(None, description="Column with the text, in files that have columns.")
-    documents: Literal["lines", "paragraphs"] = Field(
-        "lines", description="What a document of a text file is: a line, or what stands between blank lines."
-    )
     max_length: Positive | None = Field(
         None, description="Tokens of an example; by default 512, or as many as the models take."
     )
@@ -101,7 +87,7 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
+class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(

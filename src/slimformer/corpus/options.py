@@ -1,0 +1,29 @@
+"""Which unlabelled text or images: the settings that every method on a corpus shares."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from slimformer.config import Config
+
+
+def several(value: Any) -> Any:
+    """Accept one name as well as a list of them, and paths as text."""
+    if value is None:
+        return None
+    return tuple(str(name) for name in ([value] if isinstance(value, str | PurePath) else value))
+
+
+class CorpusOptions(Config):
+    """The unlabelled text or images that are learned from."""
+
+    corpus: Annotated[tuple[str, ...] | None, BeforeValidator(several)] = Field(
+        None, description="Text, JSONL, CSV, TSV or Parquet files, folders of them, a Hub data set; or images."
+    )
+    text_column: str | None = Field(None, description="Column with the text, in files that have columns.")
+    documents: Literal["lines", "paragraphs"] = Field(
+        "lines", description="What a document of a text file is: a line, or what stands between blank lines."
+    )

@@ -1,0 +1,135 @@
+"""Trimming a model's vocabulary to a domain."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from slimformer import models
+from slimformer.corpus import open_corpus
+from slimformer.errors import CheckpointError
+from slimformer.inference.door import look_up, open_model
+from slimformer.methods.base import check_storage
+from slimformer.methods.method import Method, RunResult, Showcase
+from slimformer.methods.trim.config import TrimConfig
+from slimformer.train import Trained
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from slimformer import artifact
+    from slimformer.corpus import Corpus
+    from slimformer.inference.door import Source
+    from slimformer.methods.trim.pieces import TrimReport
+
+
+@dataclass(frozen=True)
+class TrimResult(RunResult):
+    """What trimming made; its metrics are those of `TrimReport`."""
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        report = self.metrics
+        before, after = report["bytes_before"] / 2**20, report["bytes_after"] / 2**20
+        return [
+            f"{report['pieces_after']:,.0f} of {report['pieces_before']:,.0f} word pieces kept: "
+            f"{after:.1f} MiB instead of {before:.1f} MiB",
+            f"{100 * report['coverage']:.3f} % of the corpus's tokens and {100 * report['texts_same']:.2f} % of its texts "
+            f"stay as they were; {100 * report['unknown']:.4f} % of the tokens are unknown now",
+            f"saved in {self.folder}",
+        ]
+
+
+class Trim(Method[TrimConfig]):
+    """Drop the word pieces that a domain does not use, from the embedding and the tokenizer together.
+
+    Nothing is trained: text whose pieces are all kept is split into the same pieces and gets the same outputs.
+
+    Args:
+        config: The settings; those given by name win over it.
+        settings: Fields of `TrimConfig` and of `RunOptions` (overwrite, quiet, command).
+
+    Example:
+        >>> result = trim(model="sentiment", corpus=["reviews.txt"], out="sentiment-trimmed")
+        >>> result.metrics["pieces_after"], result.metrics["coverage"]
+    """
+
+    name = "trim"
+    config_class = TrimConfig
+    learns_from = "corpus"
+    required = ("model", "corpus", "out")
+    showcase = Showcase("MiniLM, fine-tuned, trimmed", start_from="finetune")
+
+    source: Source
+    corpus: Corpus
+    report: TrimReport
+
+    @property
+    def base(self) -> str:
+        """The model that is trimmed."""
+        return cast("str", self.config.model)
+
+    def start(self) -> str:
+        """Read the model and open the corpus."""
+        config = self.config
+        self.source = look_up(self.base)
+        check_storage(self.source, self.accepts)
+        if models.sees_images(self.source.config):
+            raise CheckpointError(f"`{self.base}` sees images and has no word pieces to trim; give a text model")
+        assert config.corpus is not None
+        self.corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+        opened = open_model(self.source)
+        self.model, self.processor = opened.model, opened.processor
+        return self.corpus.digest()
+
+    def train(self, folder: Path) -> Trained:
+        """Count, choose and cut; there is nothing to learn."""
+        start = time.monotonic()
+        self.report = self._trim()
+        return Trained([], 0, 0, time.monotonic() - start)
+
+    def finish(self) -> None:
+        """Nothing is left to be done."""
+
+    def measure(self, trained: Trained) -> dict[str, float]:
+        """What the smaller vocabulary does to the corpus."""
+        return {name: float(value) for name, value in self.report.summary().items()}
+
+    def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """The report, and the task the model was made for before."""
+        return {"metrics": {"corpus": metrics}, "task": self.source.task}
+
+    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> TrimResult:
+        """What the caller gets."""
+        return TrimResult(**vars(super().result(folder, metrics, trained)))
+
+    def reload(self, done: artifact.Loaded, folder: Path) -> TrimResult:
+        """The result of a run that had ended before."""
+        return TrimResult(done.model, done.processor, folder, dict(done.manifest.metrics["corpus"]))
+
+    def _trim(self) -> TrimReport:
+        from slimformer.artifact.weights import size, stored_tensors
+        from slimformer.methods.trim.model import model_pieces, trim_model
+        from slimformer.methods.trim.pieces import (
+            TrimReport,
+            choose_pieces,
+            compare_tokenizers,
+            count_pieces,
+            pieces_of,
+        )
+        from slimformer.methods.trim.tokenizer import trim_tokenizer
+
+        config, tokenizer = self.config, self.processor
+        counts = count_pieces(tokenizer, self.corpus.documents())
+        always = model_pieces(self.model) | pieces_of(tokenizer, config.always)
+        numbers = choose_pieces(tokenizer, counts, keep=config.keep, coverage=config.share, always=always)
+        trimmed = trim_tokenizer(tokenizer, numbers)
+        texts = compare_tokenizers(tokenizer, trimmed, numbers, self.corpus.documents())
+        rows = [self.model.get_input_embeddings().weight.shape[0]]
+        weights = [size(stored_tensors(self.model))]
+        trim_model(self.model, numbers)
+        rows.append(self.model.get_input_embeddings().weight.shape[0])
+        weights.append(size(stored_tensors(self.model)))
+        self.processor = trimmed
+        return TrimReport.of(texts, (rows[0], rows[1]), (weights[0], weights[1]))
