@@ -19,8 +19,6 @@ from slimformer.errors import RegistryError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from slimformer.tasks.kinds.kind import Kind
-
 T = TypeVar("T")
 
 
@@ -123,7 +121,7 @@ STORAGE: Registry[Any] = Registry(
 )
 
 #: What a model has to do: each kind of task owns everything about it.
-KINDS: Registry[type[Kind]] = Registry(
+KINDS: Registry[Any] = Registry(
     "kind",
     {
         "classification": (

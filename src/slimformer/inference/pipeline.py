@@ -291,7 +291,7 @@ def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -
         return TaskCodec(kind, processor, length, codec.labels, codec.columns)
     sentence = kind.settings.get("sentence")
     wanted = max_length or (None if sentence is None else sentence.max_length)
-    labels = [str(name) for _, name in sorted(config.id2label.items())] if kind.labelled else None
+    labels = [str(name) for _, name in sorted((config.id2label or {}).items())] if kind.labelled else None
     return TaskCodec(kind, processor, longest(kind, config, processor, wanted), labels)
 
 

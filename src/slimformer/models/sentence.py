@@ -7,7 +7,6 @@ The files are those of sentence-transformers: `modules.json`, `1_Pooling/config.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +17,7 @@ from slimformer.errors import CheckpointError
 from slimformer.models.names import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
@@ -109,9 +108,7 @@ class SentenceSettings:
         if self.max_length is not None:
             _write(Path(folder) / LENGTHS, {"max_seq_length": self.max_length, "do_lower_case": False})
         if self.prompts:
-            _write(
-                Path(folder) / PROMPTS, {"prompts": dict(self.prompts), "default_prompt_name": self.default_prompt}
-            )
+            _write(Path(folder) / PROMPTS, {"prompts": dict(self.prompts), "default_prompt_name": self.default_prompt})
 
     @property
     def prompt(self) -> str:
@@ -224,7 +221,7 @@ def _file(path: Path) -> Any:
 
 
 def _hub_file(name: str, file: str) -> Any:
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     folder, _, last = file.rpartition("/")
     path = cached_file(

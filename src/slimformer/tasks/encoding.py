@@ -58,7 +58,7 @@ class TextEncoder:
         """What a fast tokenizer makes of texts, of lists of words or of pairs: tokens, and where they stand."""
         backend = self._backend()
         split = bool(texts) and not isinstance(texts[0], str)
-        first = backend.encode_batch(list(texts), is_pretokenized=split, add_special_tokens=False)  # type: ignore[arg-type]
+        first = backend.encode_batch(list(texts), is_pretokenized=split, add_special_tokens=False)
         second = None if pairs is None else backend.encode_batch(list(pairs), add_special_tokens=False)
         if max_length is not None:
             room = max_length - backend.num_special_tokens_to_add(second is not None)
@@ -75,7 +75,7 @@ class TextEncoder:
         if not self.tokenizer.is_fast:
             # A text may be longer than the model's context, of which the tokenizer would warn.
             encoded = self.tokenizer(list(texts), add_special_tokens=special_tokens, truncation=False, verbose=False)
-            return [list(ids) for ids in encoded["input_ids"]]  # type: ignore[union-attr]
+            return [list(ids) for ids in encoded["input_ids"]]
         return [encoding.ids for encoding in self.encodings(texts, special_tokens=special_tokens)]
 
     def windows(
@@ -126,10 +126,7 @@ class TextEncoder:
             max_length=max_length,
             verbose=False,
         )
-        return [
-            {name: np.asarray(encoded[name][index], np.int32) for name in encoded}  # type: ignore[call-overload]
-            for index in range(len(texts))
-        ]
+        return [{name: np.asarray(encoded[name][index], np.int32) for name in encoded} for index in range(len(texts))]
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -62,7 +62,29 @@ class Task:
             settings: What the kind of task may be told, such as `objective` for language modelling (`causal` to
                 predict the next token, `masked` for tokens under a mask) or `label_separator` for multi-label.
         """
-        kind = self.kind(**settings) if kind is None else kind
+        return self._load(
+            self.kind(**settings) if kind is None else kind,
+            source,
+            splits,
+            text_column=text_column,
+            label_column=label_column,
+            limit=limit,
+            labels=labels,
+            language=language,
+        )
+
+    def _load(
+        self,
+        kind: Kind,
+        source: str | Path | None,
+        splits: Sequence[str],
+        *,
+        text_column: str | Sequence[str] | None,
+        label_column: str | None,
+        limit: int | None,
+        labels: Sequence[str] | None,
+        language: str | None,
+    ) -> TaskData:
         options: dict[str, Any] = {}
         if self.preset.generic:
             options, label_column = kind.reader_options(label_column)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def kind_of(name: str, settings: Mapping[str, Any] | None = None) -> Kind:
     """The kind of that name, with a preset's settings."""
-    return KINDS.get(name)(settings)
+    kind: Kind = KINDS.get(name)(settings)
+    return kind
 
 
 def kind_of_model(architecture: str, config: PretrainedConfig | None = None) -> Kind | None:
@@ -38,7 +39,7 @@ def has_task_head(architecture: str) -> bool:
 
 def pipeline_tag(architecture: str, kind: str | None = None) -> str | None:
     """What the Hub calls a model of a class that was made for a kind of task; None where there is no such name."""
-    if kind in KINDS and KINDS.get(kind).owns(architecture):
-        return KINDS.get(kind).pipeline_tag
     found = kind_of_model(architecture)
+    if kind is not None and kind in KINDS and KINDS.get(kind).owns(architecture):
+        found = KINDS.get(kind).of_model(architecture) or found
     return None if found is None else found.pipeline_tag

@@ -43,7 +43,7 @@ class Classification(Kind):
         kind = super().of_model(architecture, config)
         if kind is None or config is None:
             return kind
-        chooses = config.problem_type in (None, "single_label_classification") and config.num_labels > 1
+        chooses = config.problem_type in (None, "single_label_classification") and config.num_labels != 1
         return kind if chooses else None
 
     def guess_label(self, found: SplitRows) -> str:

@@ -39,8 +39,8 @@ class Embedding(Kind):
     embeds = True
     labelled = False
     untrainable = (
-        "has no loss to train with: it measures the embeddings of a bare encoder; train on `classification`, or measure "
-        "with `slimformer evaluate`"
+        "has no loss to train with: it measures the embeddings of a bare encoder; train on `classification`, or "
+        "measure with `slimformer evaluate`"
     )
     request = 'a text, or {"text": …}'
     targets = ()
@@ -82,8 +82,9 @@ class Embedding(Kind):
         """Tokenise the texts."""
         if self.sentence.prompt and not self.sentence.include_prompt:
             raise DataError(
-                "the sentence encoder leaves its prompt out of the pooling, which is not supported; set `include_prompt` "
-                "in 1_Pooling/config.json, or take `default_prompt_name` out of config_sentence_transformers.json"
+                "the sentence encoder leaves its prompt out of the pooling, which is not supported; set "
+                "`include_prompt` in 1_Pooling/config.json, or take `default_prompt_name` out of "
+                "config_sentence_transformers.json"
             )
         return text_features(split, processor, max_length, label=False)
 

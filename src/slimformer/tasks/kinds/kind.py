@@ -132,9 +132,7 @@ class Kind(ABC):
         """Whether a head of the right class was trained for these labels, as far as its config tells."""
         if not self.means_the_same(config):
             return False
-        return labels is None or (
-            config.num_labels == len(labels) and label_names(config) in (None, list(labels))
-        )
+        return labels is None or (config.num_labels == len(labels) and label_names(config) in (None, list(labels)))
 
     def means_the_same(self, config: PretrainedConfig) -> bool:
         """Whether the outputs of a head of the right class mean what they mean here."""

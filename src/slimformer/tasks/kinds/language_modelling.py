@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from slimformer.models.sentence import SentenceSettings
     from slimformer.tasks.columns import Columns
+    from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -68,8 +69,11 @@ class LanguageModelling(Kind):
     pretraining = True
     max_length = 256
     targets = ("labels", "places")
-    readers = {".txt": "text"}
-    choices = {"objective": ("causal", "masked"), "max_new_tokens": None}
+    readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "text"}
+    choices: ClassVar[Mapping[str, tuple[str, ...] | None]] = {
+        "objective": ("causal", "masked"),
+        "max_new_tokens": None,
+    }
     fields = ("text",)
     request = 'a text, or {"text": …}'
 
@@ -215,13 +219,13 @@ class LanguageModelling(Kind):
 
 
 class LastWord(LanguageModelling):
-    """Last-word prediction with a causal model, as LAMBADA asks; right when every token of the word is the likeliest."""
+    """The last word of a passage, as LAMBADA asks for; right when every token of the word is the likeliest."""
 
     name = "last-word"
     metrics = ("last_word_accuracy", "perplexity", "loss")
     in_order = False
     needs_decoder = True
-    choices = {"max_new_tokens": None}
+    choices: ClassVar[Mapping[str, tuple[str, ...] | None]] = {"max_new_tokens": None}
 
     @classmethod
     def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:

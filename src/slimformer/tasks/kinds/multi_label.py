@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one
 from slimformer.tasks.features import Features
-from slimformer.tasks.kinds.classification import Classification, scored_line, text_features, texts_in, texts_of
+from slimformer.tasks.kinds.classification import scored_line, text_features, texts_in, texts_of
 from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename, label_of
 from slimformer.tasks.labels import label_text
 from slimformer.tasks.metrics.multi_label import multi_label_metrics
@@ -31,7 +31,7 @@ MANY = ("tags", "topics", "categories", "genres")
 THRESHOLD = 0.5
 
 
-class MultiLabel(Classification):
+class MultiLabel(Kind):
     """Any number of labels for a text, each judged by itself: a sigmoid for each, binary cross-entropy over all.
 
     A row holds a list of labels, or a text in which they are joined by `;`, `|` or `,`. Which of these it is follows
@@ -39,10 +39,11 @@ class MultiLabel(Classification):
     """
 
     name = "multi-label"
+    head = "AutoModelForSequenceClassification"
+    pipeline_tag = "text-classification"
     metrics = ("f1_micro", "f1_macro", "accuracy", "lrap")
     least_labels = 1
-    linear_probe = None
-    choices = {"label_separator": SEPARATORS}
+    choices: ClassVar[Mapping[str, tuple[str, ...] | None]] = {"label_separator": SEPARATORS}
 
     @classmethod
     def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
@@ -55,7 +56,7 @@ class MultiLabel(Classification):
 
     def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
         """What the head has to be told."""
-        return {**Kind.config_kwargs(self, labels), "problem_type": MULTI_LABEL}
+        return {**super().config_kwargs(labels), "problem_type": MULTI_LABEL}
 
     def guess_label(self, found: SplitRows) -> str:
         """The column of the labels."""
@@ -127,7 +128,9 @@ class MultiLabel(Classification):
         answers = []
         for row in sigmoid(np.asarray(outputs["logits"])):
             scores = {label_of(labels, number): float(share) for number, share in enumerate(row)}
-            answers.append({"labels": [label for label, share in scores.items() if share >= THRESHOLD], "scores": scores})
+            answers.append(
+                {"labels": [label for label, share in scores.items() if share >= THRESHOLD], "scores": scores}
+            )
         return answers
 
     def line(self, answer: Answer) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from slimformer.tasks.columns import Columns
+    from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -72,7 +73,7 @@ class QuestionAnswering(Kind):
     labelled = False
     max_length = 384
     targets = ("start_positions", "end_positions")
-    readers = {".txt": "tsv", ".json": "squad"}
+    readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "tsv", ".json": "squad"}
     fields = ("question", "context")
     request = 'a question with its context: (question, context) or {"question": …, "context": …}'
 
@@ -170,18 +171,20 @@ class QuestionAnswering(Kind):
         """A question with its context."""
         if isinstance(request, (tuple, list)) and len(request) == 2:
             request = dict(zip(("question", "context"), request, strict=True))
-        texts = [request.get(name) for name in self.fields] if isinstance(request, Mapping) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
+        if not isinstance(request, Mapping):
             raise self.unfit(request)
-        if not all(text.strip() for text in texts):
+        question, context = request.get("question"), request.get("context")
+        if not isinstance(question, str) or not isinstance(context, str):
+            raise self.unfit(request)
+        if not question.strip() or not context.strip():
             raise DataError(f"the question or the context of a request is empty; give {self.request}")
-        return {"id": "", "question": texts[0].strip(), "context": texts[1], "answers": [""], "starts": [0]}
+        return {"id": "", "question": question.strip(), "context": context, "answers": [""], "starts": [0]}
 
     def decode(
         self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
     ) -> list[Answer]:
         """The piece of the context, where it stands and its score; an empty one for no answer."""
-        answers = []
+        answers: list[Answer] = []
         spans = self.spans(split, features, (outputs["start_logits"], outputs["end_logits"]))
         for example, span in zip(split, spans, strict=True):
             if span is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from slimformer.tasks.metrics.tagging import tagging_metrics
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -43,7 +44,7 @@ class Tagging(Kind):
     head = "AutoModelForTokenClassification"
     pipeline_tag = "token-classification"
     metrics = ("f1", "precision", "recall", "accuracy")
-    readers = {".txt": "conll", ".tsv": "conll"}
+    readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "conll", ".tsv": "conll"}
     fields = ("tokens",)
     request = 'a text, whose words stand between blanks, a list of words, or {"tokens": [words]}'
 
