@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import RESULTS, keep, kept, options
-from slimformer import artifact, finetune
-from slimformer.evaluation import evaluate
-from slimformer import quantize
+from slimformer import artifact, finetune, quantize
+from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.placement import quantize_numbers
-from slimformer.methods.task_run import load_data
+from slimformer.tasks.options import load_data
 
 
 class Work(NamedTuple):

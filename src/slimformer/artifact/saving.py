@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from slimformer import models
 from slimformer.artifact.card import write_card
 from slimformer.artifact.guard import drop_code, read_config
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
@@ -21,13 +23,13 @@ from slimformer.errors import ArtifactError
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
     from slimformer.artifact.storage.handler import Storage
+    from slimformer.models.sentence import SentenceSettings
 
 #: Room for everything beside the weights when the free space is checked.
 MARGIN = 1024 * 1024
@@ -50,7 +52,7 @@ def save(
     overwrite: bool = False,
     command: str | Sequence[str] | None = None,
     storage: str | Storage | None = None,
-    sidecar: Callable[[Path], None] | None = None,
+    sentence: SentenceSettings | None = None,
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -70,13 +72,16 @@ def save(
         command: the command line that ran.
         storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
             default packed where the model is, else plain.
-        sidecar: writes further files into the folder, such as how a sentence encoder pools.
+        sentence: how a sentence encoder pools; by default what is recorded with the base.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
     """
+    from slimformer.anatomy import Anatomy
+
     transformer = _check_model(model)
     handler = _handler(transformer, storage)
+    sentence = sentence or _recorded_sentence(base)
     steps = chain(step, base, base_manifest, command)
     described = _describe(steps, metrics, task)
     # Asked before anything is written: a model that has diverged is not saved.
@@ -86,8 +91,8 @@ def save(
 
     with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
         handler.write(stage, transformer, processor, base)
-        if sidecar is not None:
-            sidecar(stage)
+        if sentence is not None:
+            sentence.write(stage, Anatomy.of(transformer).hidden)
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
@@ -130,6 +135,16 @@ def _handler(model: PreTrainedModel, storage: str | Storage | None) -> Storage:
         storage = "packed" if getattr(model, "is_quantized", False) else "plain"
     handler: Storage = STORAGE.get(storage)() if isinstance(storage, str) else storage
     return handler
+
+
+def _recorded_sentence(base: Base | str | Path | None) -> SentenceSettings | None:
+    """A sentence encoder stays one through every method: how its base pools is written beside the result."""
+    from slimformer.models.sentence import SentenceSettings
+
+    if base is None or isinstance(base, Base):
+        return None
+    folder = Path(models.resolve(base))
+    return SentenceSettings.read(folder) if folder.is_dir() else SentenceSettings.of(base)
 
 
 def _describe(

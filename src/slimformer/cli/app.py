@@ -40,7 +40,9 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         app(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        command = f"slimformer {tokens[0]}" if tokens and (tokens[0] in COMMANDS or tokens[0] in METHODS) else "slimformer"
+        command = (
+            f"slimformer {tokens[0]}" if tokens and (tokens[0] in COMMANDS or tokens[0] in METHODS) else "slimformer"
+        )
         fail(in_our_words(error), 2, debug, hint=f"; `{command} --help` lists what there is")
     except SlimformerError as error:
         fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import artifact, models
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest
-from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -47,19 +47,6 @@ class Source:
         if self.manifest is not None:
             return self.manifest.model.storage
         return "plain" if getattr(self.config, "quantization_config", None) is None else "packed"
-
-    def require_float(self) -> None:
-        """Refuse what cannot be trained on: a mask, which is no checkpoint, and packed weights."""
-        if self.storage == "mask":
-            raise CheckpointError(
-                f"`{self.name}` is a mask on a base and no checkpoint; merge the two first: "
-                f"slimformer merge {self.name} --out PLAIN"
-            )
-        if self.storage != "plain":
-            raise CheckpointError(
-                f"`{self.name}` holds quantized weights, which are not trained on; "
-                "give the float model it was made from"
-            )
 
 
 @dataclass(frozen=True)

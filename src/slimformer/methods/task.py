@@ -16,7 +16,6 @@ from slimformer.methods.base import check_trainable, load_base
 from slimformer.methods.method import AnyConfig, Method, RunResult
 from slimformer.methods.run import counts_of
 from slimformer.tasks import get_task
-from slimformer.tasks.features import item_length
 from slimformer.tasks.options import load_data, task_record
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             evaluation=self._evaluate,
             primary=self.data.primary_metric,
             greater_is_better=self.data.greater_is_better,
-            lengths=[item_length(examples[index]) for index in range(len(examples))],
+            lengths=examples.lengths,
             quiet=self.options.quiet,
         )
 

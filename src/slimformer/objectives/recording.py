@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
 from slimformer.anatomy import Anatomy
+from slimformer.models.sentence import pool
 from slimformer.taps import Taps
 from slimformer.views.attention import Scores, goes_through_registry, kept_scores, use_attention
 
@@ -24,15 +25,12 @@ if TYPE_CHECKING:
 
     from slimformer.taps import Name
 
-Pooling = Literal["mean", "cls"]
 #: What a forward computed, by name: `2.q` for the queries of block 2, `embeddings`, `logits`, …
 Activations = dict[str, Tensor]
 #: Inputs that serve a head's own loss alone.
 LABELS = ("labels", "start_positions", "end_positions")
 #: Outputs of the head, under the names Transformers gives them.
 PREDICTIONS = ("logits", "start_logits", "end_logits")
-#: Outputs that need no head: the last hidden states, and one vector for each text.
-HIDDEN = frozenset({"last_hidden", "pooled.mean", "pooled.cls"})
 
 
 @dataclass(frozen=True)
@@ -42,8 +40,8 @@ class Request:
     Args:
         blocks: Block number → names of `taps.BlockRecord`, or `mask` for what was added to the scores.
         embeddings: Whether to keep the input of the first block.
-        outputs: What the whole model gives: `predictions` of its head, its own `loss`, `last_hidden`, `pooled.mean`,
-            `pooled.cls`.
+        outputs: What the whole model gives: `predictions` of its head, its own `loss`, `last_hidden`, or one vector
+            for each text, such as `pooled.mean` or `pooled.cls+mean`: ways of `models.sentence`, joined by +.
     """
 
     blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -103,7 +101,8 @@ class Recorder:
             kept = stack.enter_context(kept_scores(self.model, self._scored)) if self._reads else {}
             # New taps for each forward: what they hold is gone with the result.
             taps = stack.enter_context(Taps(self.model, self._tapped, embeddings=self.request.embeddings))
-            last = stack.enter_context(_last_hidden(self.anatomy.base)) if self.request.outputs & HIDDEN else []
+            hidden = any(map(_needs_no_head, self.request.outputs))
+            last = stack.enter_context(_last_hidden(self.anatomy.base)) if hidden else []
             outputs = self._run(taps, inputs, call)
             activations = self._of_blocks(taps, kept)
         if self.request.embeddings:
@@ -122,7 +121,7 @@ class Recorder:
     def _run(self, taps: Taps, inputs: dict[str, Any], call: nn.Module | None) -> Any:
         if call is not None:
             return call(**inputs)
-        if self.request.outputs - HIDDEN:
+        if not all(map(_needs_no_head, self.request.outputs)):
             return self.model(**inputs)
         if self.request.outputs:
             return self.anatomy.base(**inputs)
@@ -153,9 +152,9 @@ class Recorder:
             activations["loss"] = outputs.loss
         if "last_hidden" in self.request.outputs:
             activations["last_hidden"] = last[0]
-        for pooling in get_args(Pooling):
-            if f"pooled.{pooling}" in self.request.outputs:
-                activations[f"pooled.{pooling}"] = pool(last[0], attention_mask, pooling)
+        for name in self.request.outputs:
+            if name.startswith("pooled."):
+                activations[name] = pool(last[0], attention_mask, name.removeprefix("pooled.").split("+"))
         return activations
 
 
@@ -170,12 +169,6 @@ def _last_hidden(base: nn.Module) -> Iterator[list[Tensor]]:
         handle.remove()
 
 
-def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """One vector for each text: [batch, length, width] → [batch, width]."""
-    if attention_mask is None:
-        return hidden.mean(dim=1) if pooling == "mean" else hidden[:, 0]
-    if pooling == "mean":
-        weights = attention_mask.unsqueeze(-1).to(hidden.dtype)
-        return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-    first = attention_mask.argmax(dim=1)  # padding may stand on the left
-    return hidden[range(len(hidden)), first]
+def _needs_no_head(output: str) -> bool:
+    """Whether an output is made of the last hidden states alone."""
+    return output == "last_hidden" or output.startswith("pooled.")

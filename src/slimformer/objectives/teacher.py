@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from slimformer.objectives.recording import Activations, Request
 
-#: Names, or their ends, of activations with one vector for each token, and of those with one for each example.
+#: Names, or their ends, of activations with one vector for each token, and how names of those with one
+#: for each example begin.
 PER_TOKEN = frozenset({"q", "k", "v", "output", "attention_output", "mha", "embeddings", "last_hidden"})
-PER_EXAMPLE = frozenset({"pooled.mean", "pooled.cls"})
+PER_EXAMPLE = "pooled."
 
 
 class Source(Protocol):
@@ -93,7 +94,7 @@ class TeacherCache:
     """
 
     def __init__(self, folder: str | Path, names: tuple[str, ...], teacher: str) -> None:
-        unknown = sorted(name for name in names if name not in PER_EXAMPLE and _kind(name) not in PER_TOKEN)
+        unknown = sorted(name for name in names if not name.startswith(PER_EXAMPLE) and _kind(name) not in PER_TOKEN)
         if unknown:
             raise ConfigError(f"`teacher_cache` cannot keep `{unknown[0]}`; leave it out, or learn `relations`")
         self.folder = Path(folder).expanduser()
@@ -135,11 +136,11 @@ class TeacherCache:
         return self.folder / digest[:2] / f"{digest}.safetensors"
 
     def _own(self, value: Tensor, mask: Tensor | None, row: int, name: str) -> Tensor:
-        kept = value if mask is None or name in PER_EXAMPLE else value[mask[row].bool()]
+        kept = value if mask is None or name.startswith(PER_EXAMPLE) else value[mask[row].bool()]
         return kept.detach().cpu().contiguous().clone()
 
     def _join(self, values: list[Tensor], mask: Tensor | None, name: str) -> Tensor:
-        if mask is None or name in PER_EXAMPLE:
+        if mask is None or name.startswith(PER_EXAMPLE):
             return torch.stack(values)
         joined = values[0].new_zeros(*mask.shape, values[0].shape[-1])
         joined[mask.bool().cpu()] = torch.cat(values)

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 import slimformer
+from slimformer import quantize
 from slimformer.artifact import read_manifest
 from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
-from slimformer import quantize
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import _Run
 from slimformer.methods.quantize.placement import quantize_numbers
@@ -254,7 +254,6 @@ def test_every_kind_of_task_on_real_rows(task, tmp_path, request):
 
 def test_the_command_reads_its_flags(tuned, data, tmp_path, capsys):
     from cyclopts import App
-
     from slimformer.cli.quantize import quantize_model
 
     app = App(result_action="return_value")

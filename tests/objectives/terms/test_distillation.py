@@ -8,9 +8,8 @@ import torch
 from slimformer import Anatomy
 from slimformer.errors import ConfigError, ObjectiveError
 from slimformer.methods.distill import StudentShape
-from slimformer.methods.distill.student import build_student
 from slimformer.methods.distill.learning import freeze_unused
-from slimformer.methods.distill.student import pass_through
+from slimformer.methods.distill.student import build_student, pass_through
 from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted
 from slimformer.objectives.recording import Recorder, Request, pool
 from slimformer.objectives.terms.hidden import HiddenStates

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer.inference.bench import bench
-from slimformer.methods.distill.method import Distill
+from slimformer.methods.distill.method import Distill, DistillResult
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import scorer
 from slimformer.methods.method import losses_in
-from slimformer.methods.run import function_of
+from slimformer.methods.options import RunOptions
+from slimformer.methods.run import run
 from slimformer.report import Figure, Series, Table, curves
 
 if TYPE_CHECKING:
@@ -121,7 +122,9 @@ def _sweep(config: DistillConfig, setting: str, values: Sequence[Any]) -> Sweep:
     sweep = Sweep(setting, measure)
     for value in values:
         with tempfile.TemporaryDirectory(prefix="slimformer-") as scratch:
-            result = function_of(Distill)(config, **{setting: value}, out=f"{scratch}/student", quiet=True)
+            changed = type(config).make({**config.given(), setting: value, "out": f"{scratch}/student"})
+            result = run(Distill, changed, RunOptions(quiet=True))
+            assert isinstance(result, DistillResult)
             score = (
                 next(iter(result.task.metrics.values()))
                 if result.task is not None

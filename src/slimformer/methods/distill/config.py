@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slimformer.objectives.spec import TermSpec
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
-Pooling = Literal["mean", "cls"]
+Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
 Start = Literal["random", "truncate", "spaced"]
 #: Settings that tell how large a student is.
 SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
@@ -118,7 +118,11 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
         "memory and, where the hardware knows such numbers, about half the time.",
     )
     probe_steps: Positive = Field(50, description="Steps of the first round of trials of `--teacher-layer auto`.")
-    pooled: Pooling | None = Field(None, description="Learn the teacher's sentence embeddings too, pooled this way.")
+    pooled: Pooling | None = Field(
+        None,
+        description="Learn the teacher's sentence embeddings too, pooled this way; `recorded` for the way recorded "
+        "with the teacher, or the mean where there is none.",
+    )
     pooled_weight: float = Field(1.0, gt=0, description="Weight of the sentence embeddings in the loss.")
     temperature: float = Field(1.0, gt=0, description="Temperature of soft labels.")
     teacher_cache: str | None = Field(
@@ -165,16 +169,9 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
 
         if self.terms is not None:
             return parse_terms(self.terms)
-        pooled = [] if self.pooled is None else [TermSpec("pooled", self.pooled_weight, (self.pooled,))]
+        ways = () if self.pooled in (None, "recorded") else (self.pooled,)
+        pooled = [] if self.pooled is None else [TermSpec("pooled", self.pooled_weight, ways)]
         return [TermSpec(SHORTHANDS[self.objective]), *pooled]
-
-    @property
-    def pooling(self) -> Pooling | None:
-        """How sentence embeddings come about, if these are learned."""
-        for term in self.learned:
-            if term.name == "pooled":
-                return cast("Pooling", term.values[0] if term.values else term.options.get("pooling", "mean"))
-        return None
 
     @property
     def passes(self) -> float | None:

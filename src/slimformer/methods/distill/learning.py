@@ -50,7 +50,7 @@ def learn(
     """
     config = setup.config
     student = setup.new_student()
-    terms = make_terms(config, Anatomy.of(setup.teacher), Anatomy.of(student), layer)
+    terms = make_terms(config, Anatomy.of(setup.teacher), Anatomy.of(student), setup.sentence, layer)
     teacher = Teacher(setup.teacher, _cache(setup, layer, terms))
     objective = TermObjective(terms, student, {"teacher": teacher})
     recorded = RecordedStudent(student, terms).train()

@@ -148,12 +148,9 @@ class Distill(Method[DistillConfig]):
         return RunResult(self.model, None, None, {}, log=trained.log).losses
 
     def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
-        """Losses, and how a sentence encoder pools."""
-        from slimformer.methods.distill.sentences import sentence_encoder
-
-        pooling = self.config.pooling
-        sidecar = None if pooling is None else sentence_encoder(self.model, pooling)
-        return {"metrics": {"corpus": metrics}, "sidecar": sidecar}
+        """Losses, and how a student that has learned to embed sentences pools."""
+        embeds = any(term.name == "pooled" for term in self.config.learned)
+        return {"metrics": {"corpus": metrics}, "sentence": self.setup.sentence if embeds else None}
 
     def found_out(self) -> dict[str, Any]:
         """The block that was learned from."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,30 +15,32 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.methods.distill.config import Pooling
     from slimformer.tasks import TaskData
 
     Array = np.ndarray[Any, Any]
+    Probed = Literal["classes", "numbers"]
     Collate = Callable[[Any], dict[str, Any]]
-
-#: Tasks that a linear model on embeddings can be scored on.
-PROBED = ("classification", "regression", "image-classification")
 
 
 @torch.no_grad()
 def embed(
-    model: PreTrainedModel, items: Sequence[Any], collate: Collate, pooling: Pooling = "mean", batch_size: int = 32
+    model: PreTrainedModel,
+    items: Sequence[Any],
+    collate: Collate,
+    pooling: Sequence[str] = ("mean",),
+    batch_size: int = 32,
 ) -> Array:
     """Pooled outputs of a base model for each item; labels among the inputs are left out."""
     was_training = model.training
     model.eval()
-    recorder = Recorder(model, Request.of((), (), f"pooled.{pooling}"))
+    name = f"pooled.{'+'.join(pooling)}"
+    recorder = Recorder(model, Request.of((), (), name))
     device = next(model.parameters()).device
     found = []
     for start in range(0, len(items), batch_size):
         batch = collate([items[index] for index in range(start, min(start + batch_size, len(items)))])
         inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
-        found.append(recorder(inputs)[f"pooled.{pooling}"].float().cpu().numpy())
+        found.append(recorder(inputs)[name].float().cpu().numpy())
     model.train(was_training)
     return np.concatenate(found)
 
@@ -55,19 +57,19 @@ def kept_similarity(teacher: Array, student: Array) -> float:
     return _spearman(*similarities)
 
 
-def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], kind: str) -> float:
-    """Score of a linear model on embeddings: accuracy on dev, or rank correlation for regression.
+def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], predicts: Probed) -> float:
+    """Score of a linear model on embeddings: accuracy on dev for classes, rank correlation for numbers.
 
     Args:
         embeddings: Those of `train` and `dev`.
         labels: The labels of both.
-        kind: Kind of the task.
+        predicts: What the labels are.
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
     from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 
-    regression = kind == "regression"
+    regression = predicts == "numbers"
     model = make_pipeline(StandardScaler(), Ridge() if regression else LogisticRegression(max_iter=1000))
     model.fit(embeddings["train"], labels["train"])
     if regression:
@@ -83,7 +85,8 @@ def score_on_task(model: PreTrainedModel, data: TaskData, processor: Any, length
         items = [features[index] for index in range(len(features))]
         embeddings[split] = embed(model, items, data.collator(processor))
         labels[split] = np.array([item["labels"] for item in items])
-    return probe_labels(embeddings, labels, data.kind)
+    assert data.kind.linear_probe is not None
+    return probe_labels(embeddings, labels, data.kind.linear_probe)
 
 
 def _spearman(truth: Array, found: Array) -> float:

@@ -11,8 +11,10 @@ from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
-from slimformer.methods.base import read_base, refuse_mask
+from slimformer.inference.door import look_up
+from slimformer.methods.base import check_storage
 from slimformer.methods.distill.config import StudentShape
+from slimformer.methods.distill.sentences import sentence_settings
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.objectives import Models, build_terms
 from slimformer.registry import TERMS
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from slimformer.corpus import Corpus, Stream
     from slimformer.methods.distill.config import DistillConfig
+    from slimformer.models.sentence import SentenceSettings
     from slimformer.objectives import Weighted
 
 #: Tokens of an example in the paper.
@@ -45,6 +48,7 @@ class Setup:
         corpus: The text or images that both look at.
         length: Tokens of an example; None for images.
         config: The settings.
+        sentence: How sentence embeddings come about, and what else of it the student keeps.
     """
 
     teacher: PreTrainedModel
@@ -52,6 +56,7 @@ class Setup:
     corpus: Corpus | ImageCorpus
     length: int | None
     config: DistillConfig
+    sentence: SentenceSettings
 
     def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
         """The examples both models look at, in the order they do.
@@ -89,27 +94,31 @@ class Setup:
 def set_up(config: DistillConfig) -> Setup:
     """Read and check both models, the cheap things first."""
     assert config.teacher is not None
-    for name in filter(None, (config.teacher, config.student)):
-        refuse_mask(name)
-    teacher_config = read_base(config.teacher)
-    student = read_base(config.student) if config.student else student_config(teacher_config, _shape(config))
+    sources = [look_up(name) for name in (config.teacher, config.student) if name is not None]
+    for source in sources:
+        check_storage(source, ("plain",))
+    teacher_config = sources[0].config
+    student = sources[1].config if config.student else student_config(teacher_config, _shape(config))
     processor = models.load_processor(config.teacher)
     if config.student is not None and hasattr(processor, "get_vocab"):
         check_same_tokens(processor, models.load_processor(config.student))
     length = _length(config, teacher_config, student)
     teacher = _load_teacher(config, teacher_config)
     student_anatomy = Anatomy.of(_new_student(config, teacher))
-    terms = make_terms(config, Anatomy.of(teacher), student_anatomy)  # refuses what cannot be compared
+    sentence = sentence_settings(config)
+    terms = make_terms(config, Anatomy.of(teacher), student_anatomy, sentence)  # refuses what cannot be compared
     for each in terms:
         each.term.maps()
     if wants_masks(terms) and getattr(processor, "mask_token_id", None) is None:
         raise ConfigError(f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `mlm`")
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, length, config)
+    return Setup(teacher, processor, corpus, length, config, sentence)
 
 
-def make_terms(config: DistillConfig, teacher: Anatomy, student: Anatomy, layer: int = -1) -> list[Weighted]:
+def make_terms(
+    config: DistillConfig, teacher: Anatomy, student: Anatomy, sentence: SentenceSettings, layer: int = -1
+) -> list[Weighted]:
     """What the student learns from a block of the teacher and from the rest of it."""
     blocks = ((len(student.blocks) - 1, layer % len(teacher.blocks)),)
     defaults: dict[str, dict[str, Any]] = {
@@ -119,6 +128,7 @@ def make_terms(config: DistillConfig, teacher: Anatomy, student: Anatomy, layer:
             "weights": config.relation_weights,
         },
         "logits": {"temperature": config.temperature},
+        "pooled": {"pooling": "+".join(sentence.pooling)},
     }
     return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=("clean", MASKED))
 
@@ -181,7 +191,7 @@ def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedM
         return build_student(teacher, _shape(config), config.seed)
     if Anatomy.of(teacher).base is not teacher:
         return models.load_model(config.student, type(teacher))
-    own = (read_base(config.student).architectures or [""])[0]
+    own = look_up(config.student).architecture
     # A student that has the head of a language model keeps it where language modelling goes on.
     goes_on = any(term.name in ("mlm", "clm") for term in config.learned)
     keeps = goes_on and own.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel"))

@@ -9,9 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
 from slimformer.errors import RegistryError
-from slimformer.methods.task_options import BaseOptions, TaskOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.registry import FORMATS
+from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import Positive, TrainingOptions
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ class TrimConfig(CorpusOptions, BaseOptions):
     always: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
         (), description="Words or texts whose pieces are kept, whatever the corpus says."
     )
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.keep is not None and self.coverage is not None:

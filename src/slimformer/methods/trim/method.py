@@ -35,8 +35,8 @@ class TrimResult(RunResult):
         return [
             f"{report['pieces_after']:,.0f} of {report['pieces_before']:,.0f} word pieces kept: "
             f"{after:.1f} MiB instead of {before:.1f} MiB",
-            f"{100 * report['coverage']:.3f} % of the corpus's tokens and {100 * report['texts_same']:.2f} % of its texts "
-            f"stay as they were; {100 * report['unknown']:.4f} % of the tokens are unknown now",
+            f"{100 * report['coverage']:.3f} % of the corpus's tokens and {100 * report['texts_same']:.2f} % of its "
+            f"texts stay as they were; {100 * report['unknown']:.4f} % of the tokens are unknown now",
             f"saved in {self.folder}",
         ]
 
@@ -126,10 +126,8 @@ class Trim(Method[TrimConfig]):
         numbers = choose_pieces(tokenizer, counts, keep=config.keep, coverage=config.share, always=always)
         trimmed = trim_tokenizer(tokenizer, numbers)
         texts = compare_tokenizers(tokenizer, trimmed, numbers, self.corpus.documents())
-        rows = [self.model.get_input_embeddings().weight.shape[0]]
-        weights = [size(stored_tensors(self.model))]
+        rows = self.model.config.vocab_size
+        weights = size(stored_tensors(self.model))
         trim_model(self.model, numbers)
-        rows.append(self.model.get_input_embeddings().weight.shape[0])
-        weights.append(size(stored_tensors(self.model)))
         self.processor = trimmed
-        return TrimReport.of(texts, (rows[0], rows[1]), (weights[0], weights[1]))
+        return TrimReport.of(texts, (rows, len(numbers)), (weights, size(stored_tensors(self.model))))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from slimformer.config import Config
 from slimformer.errors import ConfigError
+from slimformer.models.sentence import FLAGS
 from slimformer.objectives.losses.cosine import cosine_loss
-from slimformer.objectives.recording import Pooling, Request
+from slimformer.objectives.recording import Request
 from slimformer.objectives.terms.term import Mean, Term
 
 if TYPE_CHECKING:
@@ -46,7 +47,15 @@ class Pooled(Term):
     class Options(Config):
         """How a text becomes one vector."""
 
-        pooling: Pooling = Field("mean", description="Mean over tokens, or the first token.")
+        pooling: str = Field("mean", description="Ways of pooling, joined by +: mean, cls, max, lasttoken, …")
+
+        @field_validator("pooling")
+        @classmethod
+        def _known(cls, pooling: str) -> str:
+            for way in pooling.split("+"):
+                if way not in FLAGS:
+                    raise ValueError(f"there is no pooling `{way}`; known: {', '.join(FLAGS)}")
+            return pooling
 
     positional = "pooling"
     part = "pooled"

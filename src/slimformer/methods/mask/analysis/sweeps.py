@@ -5,10 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Any
 
-from slimformer import models
+from slimformer import mask, models
 from slimformer.anatomy import Anatomy
 from slimformer.methods.mask.config import MaskConfig
-from slimformer import mask
 from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
