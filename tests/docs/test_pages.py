@@ -72,6 +72,26 @@ def test_training_guide(tmp_path, monkeypatch):
     assert not torch.equal(model.classifier.weight, before)
 
 
+def test_terms_guide(tmp_path):
+    """The term of the guide, and that its table has every term."""
+    from slimformer import distill
+    from slimformer.registry import TERMS
+
+    table = (ROOT / "docs" / "guides" / "terms.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `([\w-]+)` \|", table, flags=re.MULTILINE) == list(TERMS)
+    zoo.build("bert").save_pretrained(tmp_path / "teacher")
+    corpus.tokenizer().save_pretrained(tmp_path / "teacher")
+    (tmp_path / "text.txt").write_text("the film was good\n" * 40)
+    run("guides/terms.md")
+    try:
+        loop = {"max_steps": 2, "batch_size": 4, "max_length": 16, "log_every": 1, "quiet": True}
+        size = {"layers": 1, "hidden": 24, "heads": 4}
+        files = {"teacher": tmp_path / "teacher", "corpus": tmp_path / "text.txt"}
+        assert "lengths" in distill(**files, **size, **loop, terms="lengths[power=1]:0.1, mlm").losses
+    finally:
+        TERMS.remove("lengths")
+
+
 def test_finetune_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     corpus.data_folder(tmp_path / "reviews", train=32, dev=16)

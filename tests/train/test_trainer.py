@@ -94,7 +94,7 @@ def test_accumulation_changes_nothing(tmp_path, accumulation):
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
 
 
-@pytest.mark.parametrize("family", ["roberta", "llama"])
+@pytest.mark.parametrize("family", ["roberta", "llama", "gpt2"])
 def test_accumulation_weighs_tokens_and_not_parts(tmp_path, family):
     """Texts of different lengths: the loss is a mean over the tokens of the batch, however it is cut."""
     items = []
@@ -109,6 +109,26 @@ def test_accumulation_weighs_tokens_and_not_parts(tmp_path, family):
     whole = train(still(family), options(), items, stack, tmp_path / "a", quiet=True)
     parts = train(still(family), options(accumulation=4), items, stack, tmp_path / "b", quiet=True)
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
+
+
+def test_what_a_loss_is_a_mean_over_may_be_told(tmp_path):
+    """A loss over words that stand in the batch: the loop weighs its parts by them, and not by examples."""
+    words = [{**item, "words": index % 5 + 1} for index, item in enumerate(features())]
+
+    def with_words(items):
+        return {**collate(items), "words": torch.tensor([item["words"] for item in items])}
+
+    def objective(model, inputs):
+        weights = inputs["words"]
+        outputs = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+        each = nn.functional.cross_entropy(outputs.logits, inputs["labels"], reduction="none")
+        return Loss((each * weights).sum() / weights.sum())
+
+    def once(name, **settings):
+        loop = {"objective": objective, "items": lambda inputs: int(inputs["words"].sum()), "quiet": True}
+        return losses(train(still(), options(**settings), words, with_words, tmp_path / name, **loop))
+
+    assert once("parts", accumulation=4) == pytest.approx(once("whole"), rel=1e-5)
 
 
 def test_gradient_checkpointing_changes_nothing(tmp_path):

@@ -11,7 +11,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer
 
 from slimformer.errors import TrainingError
-from slimformer.objectives.terms.predictions import count_labels
+from slimformer.objectives.terms.predictions import count_labels, shifts_labels
 from slimformer.train import checkpoints
 from slimformer.train.objective import CountedObjective
 from slimformer.train.sampling import EpochSampler
@@ -62,6 +62,7 @@ class SlimTrainer(Trainer):
         self.primary = primary
         self.sign = 1 if greater_is_better else -1
         self.lengths = lengths
+        self._shifts_labels = shifts_labels(self.trained)
         self.parts: dict[str, Tensor] = {}
         self.totals: dict[str, float] = {}
         # The loop would hand the model the number of items and trust it to divide by that; heads that keep
@@ -171,7 +172,7 @@ class SlimTrainer(Trainer):
             return self.items(inputs)
         if self.objective is not None:
             return len(next(iter(inputs.values())))
-        return count_labels(inputs, shifted=self._loss_shifts_labels)
+        return count_labels(inputs, shifted=self._shifts_labels)
 
     def _keep_if_best(self, measured: dict[str, float]) -> None:
         score = self.sign * measured[self.primary or ""]

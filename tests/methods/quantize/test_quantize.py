@@ -153,6 +153,49 @@ def test_a_head_for_something_else_is_no_teacher(tuned, data, tmp_path):
     assert [step.method for step in manifest.steps] == ["finetune", "finetune", "quantize"]
 
 
+def test_shorthands_and_terms_train_the_same_weights(tuned, data):
+    one = run(tuned, data, kd="output+map", beta=0.3)
+    terms = {"logits": 1, "hidden[embeddings,all]": 1, "attention-output[all]": 1, "attention-maps[all]": 0.3}
+    other = run(tuned, data, terms=terms)
+    weights = one.model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in other.model.state_dict().items())
+    assert [entry["loss"] for entry in one.log if "loss" in entry] == [
+        entry["loss"] for entry in other.log if "loss" in entry
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"terms": "logits:1, labels:0.5"}, {"soft_labels", "labels"}),
+        ({"terms": "labels:1, relations:0.1"}, {"labels", "qq", "kk", "vv"}),
+        ({"terms": "logits, mha[all], attention-scores[all]", "balance": "auto"}, {"soft_labels", "mha", "score"}),
+        ({"terms": "logits, hidden[all]:0.5", "stages": 2, "first_stage": 2}, {"soft_labels"}),
+        ({"terms": "logits, pooled[cls], minilm-v1", "accumulation": 2}, {"soft_labels", "pooled", "map", "vv"}),
+    ],
+    ids=str,
+)
+def test_objectives_that_are_put_together(tuned, data, settings, parts):
+    result = run(tuned, data, **settings)
+    last = [entry for entry in result.log if "loss" in entry][-1]
+    assert parts <= last.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"terms": "logit:1"}, r"there is no term `logit` \(do you mean `logits`\?\)"),
+        ({"terms": "mlm:1"}, "learns from masked inputs, which this method does not prepare"),
+        ({"terms": "logits, mha", "balance": "auto"}, "`balance` is `auto`, and `terms` has 1 of"),
+        ({"terms": "hidden", "stages": 2}, "has nothing for the second one; add `logits:1`"),
+        ({"terms": "logits", "kd": "map"}, "`terms` and `kd` both say what is learned"),
+    ],
+)
+def test_objectives_that_cannot_be(tuned, data, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        run(tuned, data, **settings)
+
+
 @pytest.mark.parametrize("more", [{}, {"balance": "auto"}, {"stages": 2, "first_stage": 4}], ids=str)
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path, monkeypatch, more):
     settings = {"max_steps": 8, "save_every": 3, "threads": 1, **more}

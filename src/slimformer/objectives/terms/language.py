@@ -92,7 +92,8 @@ class _LanguageModelling(Term):
         """Cross-entropy of the tokens."""
         labels, chosen = self.targets(inputs)
         logits = student["logits"][:, : chosen.shape[1]][chosen] if self.own_head else student["token_logits"]
-        total = functional.cross_entropy(logits.float(), labels[chosen], reduction="sum")
+        precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        total = functional.cross_entropy(precise, labels[chosen], reduction="sum")
         return self.mean(total / max(1, len(logits)), inputs)
 
     def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:

@@ -154,7 +154,9 @@ def shifts_labels(model: nn.Module) -> bool:
     """Whether a model's own loss compares each position with the label after it."""
     from transformers.loss.loss_utils import LOSS_MAPPING, ForCausalLMLoss
 
-    return LOSS_MAPPING.get(str(getattr(model, "loss_type", ""))) is ForCausalLMLoss
+    # Transformers names no loss for `GPT2LMHeadModel`, and takes that of decoders then.
+    default = "ForCausalLM" if "LMHead" in type(model).__name__ else ""
+    return LOSS_MAPPING.get(str(getattr(model, "loss_type", None) or default)) is ForCausalLMLoss
 
 
 def _positions(inputs: Mapping[str, Any]) -> Tensor | None:
