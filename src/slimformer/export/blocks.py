@@ -2,7 +2,7 @@
 
 The operator allows any width; only a block must be a power of two. The last block of a row is filled up with codes of
 zero, which change no product. There are no zero points: the one that is left out is the middle, where the layouts that
-number formats name for ONNX have theirs.
+number formats name for ONNX have it too.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ class _Blocks(nn.Module):
         self.register_buffer("scales", weight.scales)
         self.form, self.block_size, self.columns = weight.form, weight.block_size, weight.columns
 
-    def weight_shown(self) -> Tensor:
+    def dequantized(self) -> Tensor:
         """The float weight the codes stand for."""
         return BlockWeight(self.codes, self.scales, self.form, self.block_size, self.columns).weight()
 
@@ -145,7 +145,7 @@ class BlockLinear(_Blocks):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply."""
         if not torch.onnx.is_in_onnx_export():
-            return nn.functional.linear(x, self.weight_shown(), self.bias)
+            return nn.functional.linear(x, self.dequantized(), self.bias)
         rows = self.scales.shape[0]
         attributes: dict[str, Any] = {
             "K": self.columns,
@@ -179,7 +179,7 @@ class BlockEmbedding(_Blocks):
 
     def _rows(self, ids: Tensor) -> Tensor:
         if not torch.onnx.is_in_onnx_export():
-            return nn.functional.embedding(ids, self.weight_shown())
+            return nn.functional.embedding(ids, self.dequantized())
         codes = self.codes if self.codes.dim() == 2 else self.codes.flatten(1)
         width = codes.shape[1] * 8 // self.form.bits
         rows = torch.onnx.ops.symbolic(

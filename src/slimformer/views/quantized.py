@@ -96,8 +96,8 @@ class QuantizedView(View):
 
 def _through(weight: Tensor, number_format: NumberFormat, granularity: Granularity, clip: float | None) -> Tensor:
     """Codes times scales, with the gradient of the weight itself inside ±clip."""
-    shown: Tensor = _Through.apply(weight, number_format, granularity, clip)  # type: ignore[no-untyped-call]
-    return shown
+    quantized: Tensor = _Through.apply(weight, number_format, granularity, clip)  # type: ignore[no-untyped-call]
+    return quantized
 
 
 class _Through(torch.autograd.Function):
@@ -107,8 +107,8 @@ class _Through(torch.autograd.Function):
     ) -> Tensor:
         codes, scales = number_format.encode(weight, granularity, remember(ctx, weight, clip))
         # A new tensor of a large table costs more than the arithmetic, so the codes become the weight where they are.
-        shown = number_format.decode(codes, codes.dtype).mul_(scales.to(codes.dtype))
-        return granularity.unfold(shown, weight.shape).to(weight.dtype)
+        values = number_format.decode(codes, codes.dtype).mul_(scales.to(codes.dtype))
+        return granularity.unfold(values, weight.shape).to(weight.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
