@@ -25,11 +25,11 @@ def mathml(monkeypatch):
 
 def formulas() -> list[str]:
     """Every formula of the site; README is shown by others."""
-    found = []
+    latex = []
     for page in ALL_PAGES.values():
         text = re.sub(r"^```.*?^```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
-        found += [block or inline for block, inline in FORMULA.findall(text)]
-    return found
+        latex += [block or inline for block, inline in FORMULA.findall(text)]
+    return latex
 
 
 def test_every_formula_becomes_mathml(mathml):
