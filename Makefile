@@ -1,4 +1,5 @@
 # Two commands do everything on a machine that has Python, pip and make: `make demo` and `make test`.
+# `make quick` is for every commit: the checks that take seconds and the tests not marked slow.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -6,13 +7,16 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep "^torch==" constraints.txt)
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test lint types layers unit docs bench-tiny format clean
+.PHONY: demo test quick lint types layers unit docs bench-tiny format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
 	$(BIN)/slimformer demo
 
 test: lint types layers docs unit bench-tiny
+
+quick: lint layers
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
