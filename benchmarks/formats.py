@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModel
 
 from harness import keep, options
-from slimformer import Anatomy, checkpoint
+from slimformer import Anatomy, models
 from slimformer.formats import Granularity, PackedWeight, find_format
 from slimformer.formats.integer import even_levels
 from slimformer.registry import FORMATS
@@ -45,7 +45,7 @@ def main() -> None:
     """Measure on MiniLM."""
     arguments = options(__doc__).parse_args()
     torch.set_num_threads(arguments.threads)
-    anatomy = Anatomy.of(AutoModel.from_pretrained(checkpoint.resolve("minilm")))
+    anatomy = Anatomy.of(AutoModel.from_pretrained(models.resolve("minilm")))
     blocks = anatomy.blocks[:1] if arguments.tiny else anatomy.blocks
     matrices = [matrix for block in blocks for matrix in block.matrices.values()]
     weights = [matrix.weight.detach() for matrix in matrices + ([anatomy.pooler] if anatomy.pooler else [])]

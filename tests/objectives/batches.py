@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from slimformer import Anatomy
-from slimformer.methods.distill import StudentShape, build_student
+from slimformer.methods.distill import StudentShape
+from slimformer.methods.distill.student import build_student
 from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, build_terms, parse_terms
 from tests import zoo
 

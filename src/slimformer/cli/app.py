@@ -12,21 +12,24 @@ from slimformer.cli.failing import fail, in_our_words
 from slimformer.errors import SlimformerError, UsageError
 from slimformer.registry import COMMANDS, METHODS
 
-app = App(
-    name="slimformer",
-    help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
-    help_epilogue="Add `--debug` to any command to see the traceback of an error.",
-    version=__version__,
-    # `--corpus a.txt b.txt`: a flag with several values takes all that follow it.
-    default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
-    result_action="return_value",
-    suppress_keyboard_interrupt=False,
-)
-# Nothing is imported before it is called.
-for _name in METHODS:
-    app.command(f"slimformer.cli.training:{_name}", name=_name, help=METHODS.help(_name))
-for _name in COMMANDS:
-    app.command(COMMANDS.target(_name), name=_name, help=COMMANDS.help(_name))
+
+def build_app() -> App:
+    """The command line with every command there is; none of them is imported before it is called."""
+    app = App(
+        name="slimformer",
+        help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
+        help_epilogue="Add `--debug` to any command to see the traceback of an error.",
+        version=__version__,
+        # `--corpus a.txt b.txt`: a flag with several values takes all that follow it.
+        default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    for name in METHODS:
+        app.command(f"slimformer.cli.training:{name}", name=name, help=METHODS.help(name))
+    for name in COMMANDS:
+        app.command(COMMANDS.target(name), name=name, help=COMMANDS.help(name))
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -38,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
     by_flags = not any(token.startswith("--config") for token in tokens)
     try:
-        app(tokens or ["--help"], exit_on_error=False, print_error=False)
+        build_app()(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = (
             f"slimformer {tokens[0]}" if tokens and (tokens[0] in COMMANDS or tokens[0] in METHODS) else "slimformer"

@@ -29,11 +29,11 @@ def headed(folder, model):
 @pytest.mark.parametrize(
     ("terms", "parts"),
     [
-        ("relations:1, mlm:0.1", {"qq", "kk", "vv", "mlm"}),
-        ("hidden[all]:0.1, attention-maps[all]:1", {"hidden", "map"}),
-        ("hidden[embeddings,0], attention-scores[all], mha[all]", {"hidden", "score", "mha"}),
-        ({"relations[qk,vv,heads=2]": 1, "pooled[cls]": 0.5}, {"qk", "vv", "pooled"}),
-        (["minilm-v1:1", {"mlm": 0.2}], {"map", "vv", "mlm"}),
+        ("relations:1, mlm:0.1", ["qq", "kk", "vv", "mlm"]),
+        ("hidden[all]:0.1, attention-maps[all]:1", ["hidden", "map"]),
+        ("hidden[embeddings,0], attention-scores[all], mha[all]", ["hidden", "score", "mha"]),
+        ({"relations[qk,vv,heads=2]": 1, "pooled[cls]": 0.5}, ["qk", "vv", "pooled"]),
+        (["minilm-v1:1", {"mlm": 0.2}], ["map", "vv", "mlm"]),
     ],
     ids=str,
 )

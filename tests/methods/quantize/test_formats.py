@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 import slimformer
-from slimformer.artifact.storage.packed import packed_weights
+from slimformer import quantize
+from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.formats import Layout, NumberFormat
-from slimformer.methods.quantize import QuantizeConfig, quantize
+from slimformer.methods.quantize import QuantizeConfig
 from slimformer.registry import FORMATS
 from slimformer.views import QuantizedView, attach, describe, quantize_weight, restore
 from tests import corpus

@@ -15,8 +15,9 @@ from slimformer import quantize
 from slimformer.artifact import read_manifest
 from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
+from slimformer.methods.options import RunOptions
 from slimformer.methods.quantize import QuantizeConfig
-from slimformer.methods.quantize.method import _Run
+from slimformer.methods.quantize.method import Quantize
 from slimformer.methods.quantize.placement import quantize_numbers
 from slimformer.objectives import TermObjective
 from slimformer.views import bake, quantized_weights, rounding_of
@@ -85,9 +86,10 @@ def test_the_model_goes_by_codes_and_small_floats(tuned):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(tuned)
-    method = _Run(QuantizeConfig())
+    method = Quantize(QuantizeConfig(), RunOptions())
+    method.model = model
     assert isinstance(method.prepare(model), TermObjective)
-    method.finish(model)
+    method.finish()
     packed = packed_weights(model)
     assert len(packed) == 2 * 6 + 2
     for name, tensor in model.state_dict().items():

@@ -9,7 +9,7 @@ import torch
 import transformers as hf
 from transformers import AutoModel, AutoTokenizer
 
-from slimformer import checkpoint
+from slimformer import models
 from slimformer.errors import AnatomyError, ConfigError
 from slimformer.methods.trim import (
     choose_pieces,
@@ -182,7 +182,7 @@ def test_what_cannot_be_trimmed():
 
 
 def test_minilm_on_the_docstrings_of_python(tmp_path):
-    folder = checkpoint.resolve("minilm")
+    folder = models.resolve("minilm")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     texts = toys.docstrings()
     counts = count_pieces(tokenizer, texts)
