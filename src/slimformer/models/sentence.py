@@ -100,7 +100,10 @@ class SentenceSettings:
             for index, (path, step) in enumerate(steps)
         ]
         pooling: dict[str, Any] = {"word_embedding_dimension": width}
-        pooling |= {flag: name in self.pooling for name, flag in FLAGS.items()}
+        if self.pooling == tuple(name for name in FLAGS if name in self.pooling):
+            pooling |= {flag: name in self.pooling for name, flag in FLAGS.items()}
+        else:  # only newer versions can tell the order
+            pooling = {"embedding_dimension": width, "pooling_mode": list(self.pooling)}
         if not self.include_prompt:
             pooling["include_prompt"] = False
         _write(Path(folder) / MODULES, modules)
@@ -145,17 +148,18 @@ class SentenceSettings:
         )
 
 
-def pool(hidden: Any, attention_mask: Any, ways: Sequence[str] = ("mean",)) -> Any:
+def pool(hidden: Any, attention_mask: Any, ways: str | Sequence[str] = "mean") -> Any:
     """One vector for each text, in NumPy or in torch, whichever the hidden states are in.
 
     Args:
         hidden: Hidden states, [batch, length, width].
         attention_mask: 1 for tokens that count, [batch, length]; None where all do.
-        ways: Names of `FLAGS`; the vectors of several are joined.
+        ways: A name of `FLAGS`, or several, whose vectors are joined.
 
     Returns:
         [batch, width · ways].
     """
+    ways = (ways,) if isinstance(ways, str) else ways
     if isinstance(hidden, np.ndarray):
         mask = np.ones(hidden.shape[:2], hidden.dtype) if attention_mask is None else attention_mask
         return np.concatenate([_pool_numpy(hidden, np.asarray(mask), way) for way in ways], axis=-1)
