@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from harness import RESULTS, keep, kept, options
 from slimformer import artifact, finetune
-from slimformer.evaluation import evaluate
+from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig, quantize
 from slimformer.methods.quantize.placement import quantize_numbers
-from slimformer.methods.task_run import load_data
+from slimformer.tasks.options import load_data
 
 
 class Work(NamedTuple):

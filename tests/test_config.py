@@ -14,7 +14,7 @@ from pydantic import Field
 from slimformer.config import Config
 from slimformer.errors import ConfigError
 from slimformer.methods.finetune import FinetuneConfig
-from slimformer.methods.task_options import TaskOptions
+from slimformer.tasks.options import TaskOptions
 
 FIELDS = FinetuneConfig.model_fields
 

@@ -119,3 +119,37 @@ STORAGE: Registry[Any] = Registry(
     },
     group="slimformer.storage",
 )
+
+#: What a model has to do: each kind of task owns everything about it.
+KINDS: Registry[Any] = Registry(
+    "kind",
+    {
+        "classification": (
+            "slimformer.tasks.kinds.classification:Classification",
+            "texts or pairs with one label each",
+        ),
+        "multi-label": ("slimformer.tasks.kinds.multi_label:MultiLabel", "texts or pairs with any number of labels"),
+        "regression": ("slimformer.tasks.kinds.regression:Regression", "texts or pairs with one number each"),
+        "tagging": ("slimformer.tasks.kinds.tagging:Tagging", "words with a tag each"),
+        "multiple-choice": ("slimformer.tasks.kinds.multiple_choice:MultipleChoice", "questions with several choices"),
+        "question-answering": (
+            "slimformer.tasks.kinds.question_answering:QuestionAnswering",
+            "answers that are spans of a context",
+        ),
+        "language-modelling": (
+            "slimformer.tasks.kinds.language_modelling:LanguageModelling",
+            "running text, predicted token by token",
+        ),
+        "last-word": ("slimformer.tasks.kinds.language_modelling:LastWord", "the last word of a passage"),
+        "image-classification": (
+            "slimformer.tasks.kinds.image_classification:ImageClassification",
+            "images with one label each",
+        ),
+        "retrieval": ("slimformer.tasks.kinds.embedding:Retrieval", "texts that should find their like"),
+        "similarity": (
+            "slimformer.tasks.kinds.embedding:Similarity",
+            "pairs of texts with a number each, compared by embeddings",
+        ),
+        "image-retrieval": ("slimformer.tasks.kinds.embedding:ImageRetrieval", "images that should find their like"),
+    },
+)

@@ -94,12 +94,18 @@ def test_answers(shelf, bank):
     for answer, row in zip(found["classification"], logits["classification"], strict=True):
         assert answer["label"] == labels[int(row.argmax())]
         assert answer["probability"] == pytest.approx(float(row.softmax(-1).max()), abs=1e-5)
-    assert found["regression"] == pytest.approx([float(row) for row in logits["regression"]], abs=1e-4)
-    assert [len(tags) for tags in found["tagging"]] == [4, 1, 12, 1, 2]
-    assert found["multiple-choice"] == [int(row.argmax()) for row in logits["multiple-choice"]]
+    values = [answer["value"] for answer in found["regression"]]
+    assert values == pytest.approx([float(row) for row in logits["regression"]], abs=1e-4)
+    assert [len(answer["tags"]) for answer in found["tagging"]] == [4, 1, 12, 1, 2]
+    for answer, row, (_, choices) in zip(
+        found["multiple-choice"], logits["multiple-choice"], QUESTIONS["multiple-choice"], strict=True
+    ):
+        assert answer["index"] == int(row.argmax())
+        assert answer["choice"] == choices[answer["index"]]
+        assert answer["scores"] == pytest.approx(row.softmax(-1).tolist(), abs=1e-5)
     for answer, (_, context) in zip(found["question-answering"], QUESTIONS["question-answering"], strict=True):
-        assert answer
-        assert answer in context
+        assert answer["text"]
+        assert answer["text"] == context[answer["start"] : answer["end"]]
 
 
 @pytest.mark.parametrize("limit", [0, 10**9])
@@ -226,14 +232,14 @@ def test_a_harmed_mask_is_refused(shelf, bank, tmp_path):
         bank.add("harmed", tmp_path / "harmed")
 
 
-@pytest.mark.parametrize("question", [3, ("a", "b", "c"), {"text": "a"}, None])
+@pytest.mark.parametrize("question", [3, ("a", "b", "c"), {"texts": "a"}, None])
 def test_questions_that_make_no_sense(bank, question):
-    with pytest.raises(DataError, match=r"a question to task `classification` \(classification\) reads"):
+    with pytest.raises(DataError, match="a request for classification reads .*; give a text, a pair of texts, or"):
         bank.predict({"classification": [question]})
 
 
 def test_one_text_instead_of_a_list(bank):
-    with pytest.raises(DataError, match="the questions to task `classification` are one text, `good`; give a list"):
+    with pytest.raises(DataError, match="the requests to task `classification` are one text, `good`; give a list"):
         bank.predict({"classification": "good"})
 
 

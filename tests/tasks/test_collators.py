@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import torch
 
-from slimformer.tasks.collators import PaddingCollator, StackingCollator, padding_collator
+from slimformer.tasks.collators import PaddingCollator, StackingCollator, TensorCollator, padding_collator
 
 
 def item(*ids, **more):
@@ -21,11 +21,30 @@ def test_padding_on_either_side():
     left = PaddingCollator({"input_ids": 9}, "left")(items)
     assert left["input_ids"].tolist() == [[5, 6, 7], [9, 9, 8]]
     assert left["attention_mask"].tolist() == [[1, 1, 1], [0, 0, 1]]
-    assert {tensor.dtype for tensor in left.values()} == {torch.int64}
+    assert {array.dtype for array in left.values()} == {np.dtype(np.int64)}
 
 
 def test_numbers_to_regress_on_are_floats():
-    assert PaddingCollator({})([item(1, labels=1.0), item(1, labels=0.5)])["labels"].dtype == torch.float32
+    assert PaddingCollator({})([item(1, labels=1.0), item(1, labels=0.5)])["labels"].dtype == np.float32
+
+
+def test_tensors_for_a_model_in_torch():
+    items = [item(5, 6, labels=1.5), item(8, labels=0.5)]
+    collator = pickle.loads(pickle.dumps(TensorCollator(PaddingCollator({"input_ids": 9}))))
+    batch = collator(items)
+    assert batch["input_ids"].tolist() == [[5, 6], [8, 9]]
+    assert {name: tensor.dtype for name, tensor in batch.items()} == {
+        "input_ids": torch.int64,
+        "attention_mask": torch.int64,
+        "labels": torch.float32,
+    }
+
+
+def test_targets_of_several_labels_are_stacked_as_they_are():
+    rows = [item(1, labels=np.array([0, 1], np.float32)), item(1, 2, labels=np.array([1, 1], np.float32))]
+    labels = PaddingCollator({"labels": -100})(rows)["labels"]
+    assert labels.dtype == np.float32
+    assert labels.tolist() == [[0, 1], [1, 1]]
 
 
 def test_choices_are_padded_together():

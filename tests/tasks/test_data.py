@@ -16,6 +16,13 @@ from slimformer.tasks import get_task
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 
 
+def reduced(data, logits, labels):
+    """What `Trainer` keeps of the outputs of a batch: spans have two, all others one."""
+    names = ("start_logits", "end_logits") if isinstance(logits, tuple) else ("logits",)
+    parts = logits if isinstance(logits, tuple) else (logits,)
+    return data.outputs(dict(zip(names, parts, strict=False)), {"labels": labels})
+
+
 def evaluate(data, split, processor, config, tmp_path):
     """Train one step and evaluate, as the trainer will."""
     features = data.prepare(split, processor, max_length=64)
@@ -29,7 +36,7 @@ def evaluate(data, split, processor, config, tmp_path):
         ),
         data_collator=data.collator(processor),
         train_dataset=features,
-        preprocess_logits_for_metrics=data.reduce,
+        preprocess_logits_for_metrics=lambda logits, labels: reduced(data, logits, labels),
         eval_dataset=features,
     )  # fmt: skip
     trainer.train()
@@ -71,7 +78,7 @@ def test_the_loss_measured_is_the_loss_trained(letters, write):
     model = data.model_class().from_config(LlamaConfig(vocab_size=len(letters), **SMALL)).eval()
     with torch.no_grad():
         output = model(**batch)
-    measured = data.compute_metrics("train", features, data.reduce(output.logits, batch["labels"]))
+    measured = data.compute_metrics("train", features, data.outputs(output, batch))
     assert measured["loss"] == pytest.approx(output.loss.item(), rel=1e-5)
 
 

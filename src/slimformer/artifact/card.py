@@ -7,24 +7,13 @@ from typing import TYPE_CHECKING
 
 from slimformer.artifact.storage.handler import plain_text
 from slimformer.registry import STORAGE
+from slimformer.tasks.kinds import pipeline_tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from slimformer.artifact.manifest import Manifest, Step, TaskRecord
     from slimformer.artifact.storage.handler import Storage
-
-#: What the Hub calls a model, by how its class name ends.
-PIPELINES = {
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForMultipleChoice": "multiple-choice",
-    "ForMaskedLM": "fill-mask",
-    "ForCausalLM": "text-generation",
-    "LMHeadModel": "text-generation",
-    "ForImageClassification": "image-classification",
-}
 
 
 def write_card(manifest: Manifest) -> str:
@@ -53,9 +42,9 @@ def _front_matter(manifest: Manifest) -> str:
     # Only an owner/name is a name the Hub can follow.
     if origin is not None and origin.count("/") == 1:
         lines.append(f"base_model: {json.dumps(origin, ensure_ascii=False)}")
-    for ending, pipeline in PIPELINES.items():
-        if manifest.model.architecture.endswith(ending):
-            lines.append(f"pipeline_tag: {pipeline}")
+    tag = pipeline_tag(manifest.model.architecture, None if manifest.task is None else manifest.task.kind)
+    if tag is not None:
+        lines.append(f"pipeline_tag: {tag}")
     lines.append("tags:")
     tags = dict.fromkeys(["slimformer", *(step.method for step in manifest.steps)])
     lines.extend(f"- {json.dumps(tag, ensure_ascii=False)}" for tag in tags)

@@ -111,7 +111,7 @@ class MaskBank:
         """Answer questions to several tasks at once, mixed in batches.
 
         Args:
-            requests: Task → its questions; `slimformer.bank.answering.Answerer` says what they look like.
+            requests: Task → its questions; the guide to `slimformer predict` says what they look like.
             batch_size: Rows per forward, over all tasks.
 
         Returns:

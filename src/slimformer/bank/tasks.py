@@ -15,10 +15,10 @@ from slimformer.artifact.loading import architecture_of, checked_manifest, load_
 from slimformer.artifact.storage.mask import check_shapes, full_size, narrow
 from slimformer.artifact.storage.mask_base import base_processor
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.bank.answering import Answerer
 from slimformer.bank.sharing import SharedBase, clone, put
 from slimformer.bank.showing import showing
 from slimformer.errors import ArtifactError
+from slimformer.inference.pipeline import TaskCodec
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ class BankTask:
         skeleton: The model with its own tensors in place and the base's, not masked yet, in all others.
         inside: Names of the weights of the base that are masked when they are needed.
         own_bytes: What the tensors take that are not the base's.
-        answerer: How it is asked; None where the artifact does not say what its task is.
+        codec: How it is asked and answers; None where the artifact does not say what its task is.
         shares_processor: Whether it reads with the tokenizer or image processor of the base.
     """
 
@@ -45,7 +45,7 @@ class BankTask:
     skeleton: PreTrainedModel
     inside: tuple[str, ...]
     own_bytes: int
-    answerer: Answerer | None
+    codec: TaskCodec | None
     shares_processor: bool
 
     @classmethod
@@ -78,8 +78,8 @@ class BankTask:
         if shares and not processors:
             processors["base"] = base_processor(file.base, source)
         processor = processors["base"] if shares else load_processor(folder)
-        answerer = None if manifest.task is None else Answerer(manifest.task, processor, config)
-        return cls(folder, file, model, inside, base.lacks(model), answerer, shares)
+        codec = None if manifest.task is None else TaskCodec.of_record(manifest.task, processor, config)
+        return cls(folder, file, model, inside, base.lacks(model), codec, shares)
 
     @property
     def mask_bytes(self) -> int:

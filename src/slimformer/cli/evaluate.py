@@ -7,8 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from slimformer.cli.flags import ConfigFile, Json, Quiet
-from slimformer.cli.output import print_json, print_line
-from slimformer.methods.task_options import TaskOptions
+from slimformer.cli.output import print_json, print_line, print_notes
+from slimformer.tasks.options import TaskOptions
 
 
 def evaluate_model(
@@ -30,12 +30,11 @@ def evaluate_model(
         batch_size: Items per forward; changes speed and memory only.
         base: Where the base of a mask is now, if it has moved.
     """
-    from slimformer.methods.task_evaluation import evaluate_on_task
-    from slimformer.methods.task_run import show_notes
+    from slimformer.inference.evaluation import evaluate_on_task
 
     result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size, base)
     if not quiet:
-        show_notes(result["notes"])
+        print_notes(result["notes"])
     if as_json:
         print_json(result)
     else:

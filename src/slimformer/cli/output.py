@@ -44,6 +44,12 @@ def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
+def print_notes(notes: Sequence[str]) -> None:
+    """Write what was done to data or model that may not be expected, to standard error."""
+    for note in notes if _speaks() else ():
+        sys.stderr.write(f"note: {note}\n")
+
+
 def print_result(summary: Mapping[str, Any]) -> None:
     """Write what a run made, in a few lines."""
     metrics = ", ".join(f"{name} {value:.4f}" for name, value in summary["metrics"].items())

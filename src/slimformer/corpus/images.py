@@ -14,7 +14,7 @@ from slimformer.corpus.finding import visible_files
 from slimformer.corpus.source import SourceFile
 from slimformer.corpus.view import Stream
 from slimformer.errors import DataError
-from slimformer.tasks.collators import StackingCollator
+from slimformer.tasks.collators import StackingCollator, TensorCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.readers.idx import ImageArray, read_idx_array
 from slimformer.tasks.readers.images import IMAGE_SUFFIXES, ImageFile
@@ -81,9 +81,9 @@ class ImageStream(Stream):
         """Images of the corpus."""
         return len(self.corpus)
 
-    def collator(self) -> StackingCollator:
+    def collator(self) -> TensorCollator:
         """Stacks images, which are all of one size."""
-        return StackingCollator()
+        return TensorCollator(StackingCollator())
 
     def _example(self, number: int) -> Inputs:
         epoch, index = divmod(number, len(self.corpus))

@@ -13,7 +13,7 @@ from slimformer.corpus.order import Order
 from slimformer.corpus.packing import Block, Packing
 from slimformer.corpus.view import Stream
 from slimformer.errors import DataError
-from slimformer.tasks.collators import PaddingCollator, padding_collator
+from slimformer.tasks.collators import TensorCollator, padding_collator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ class TextStream(Stream):
     ) -> None:
         _check(tokenizer, length, seed, buffer)
         self.corpus = corpus
-        self._collator = padding_collator(tokenizer)
+        self._collator = TensorCollator(padding_collator(tokenizer))
         self._encoder = Encoder(tokenizer)
         self._packing = Packing.of(self._encoder, length, pack)
         self._order = Order(corpus.sizes, buffer, seed)
@@ -65,7 +65,7 @@ class TextStream(Stream):
             self._load(block)
         return self._memo.before(blocks)
 
-    def collator(self) -> PaddingCollator:
+    def collator(self) -> TensorCollator:
         """Pads to the longest of a batch, as the tokenizer would."""
         return self._collator
 

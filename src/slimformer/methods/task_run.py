@@ -16,11 +16,13 @@ import numpy as np
 
 from slimformer import artifact, models
 from slimformer.anatomy import family_of
-from slimformer.evaluation import evaluate, item_length
-from slimformer.methods.base import check_trainable, fitting_length, load_base, read_base
+from slimformer.inference.evaluation import evaluate
+from slimformer.inference.heads import fitting_length
+from slimformer.methods.base import check_trainable, load_base, read_base
 from slimformer.methods.place import Place, is_main
 from slimformer.methods.record import counts_of, finished, step_of
 from slimformer.tasks import get_task
+from slimformer.tasks.options import RECORDED, load_data
 from slimformer.train import train
 
 if TYPE_CHECKING:
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 
     from slimformer.artifact.storage.handler import Storage
     from slimformer.methods.manner import Manner
-    from slimformer.methods.task_options import TaskOptions
     from slimformer.tasks import TaskData
     from slimformer.tasks.features import Features
+    from slimformer.tasks.options import TaskOptions
     from slimformer.train import Objective, TrainingOptions
 
 
@@ -129,7 +131,7 @@ def run_on_task(
             evaluation=lambda current: evaluate(current, data, "dev", start.dev, processor),
             primary=data.primary_metric,
             greater_is_better=data.greater_is_better,
-            lengths=[item_length(start.train[index]) for index in range(len(start.train))],
+            lengths=start.train.lengths,
             quiet=manner.quiet,
         )
         if finish is not None:
@@ -196,30 +198,16 @@ def _prepare(config: TaskOptions, base: str, seed: int) -> _Start:
     return _Start(model, processor, data, train_features, dev_features, [*data.notes, *notes])
 
 
-def load_data(
-    options: TaskOptions, splits: tuple[str, ...], *, causal: bool = False, labels: list[str] | None = None
-) -> TaskData:
-    """Load the splits a run needs; a language model's objective follows from the model."""
-    assert options.task is not None
-    task = get_task(options.task)
-    modelling = task.preset.kind == "language-modelling"
-    return task.load(
-        options.data,
-        splits,
-        text_column=options.text_column,
-        label_column=options.label_column,
-        limit=options.limit,
-        labels=labels,
-        language=options.language,
-        objective=("causal" if causal else "masked") if modelling else None,
-    )
-
-
 def task_record(data: TaskData, options: TaskOptions) -> dict[str, Any]:
     """What an artifact has to remember of its task, so that it can be evaluated without being told again."""
-    kept = ("text_column", "label_column", "language", "max_length")
-    settings = {name: getattr(options, name) for name in kept if getattr(options, name) is not None}
-    return {"name": data.preset.name, "kind": data.kind, "labels": data.labels, "settings": settings}
+    settings = {name: getattr(options, name) for name in RECORDED if getattr(options, name) is not None}
+    decided = {name: data.kind.settings[name] for name in RECORDED if data.kind.settings.get(name) is not None}
+    return {
+        "name": data.preset.name,
+        "kind": data.kind.name,
+        "labels": data.labels,
+        "settings": {**decided, **settings},
+    }
 
 
 def digest(features: Features) -> str:

@@ -1,28 +1,30 @@
-"""From items to a batch: padding to the longest, on the tokenizer's side."""
+"""From items to a batch of NumPy arrays: padding to the longest, on the tokenizer's side."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
 #: Positions that no loss and no metric looks at.
 IGNORED = -100
 
+#: Makes a batch of some items; holds nothing but numbers, so it pickles to workers.
+Collator: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
+
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Stack items into tensors, padding sequences to the longest of the batch.
+    """Stack items into arrays, padding sequences to the longest of the batch.
 
-    Numbers become a vector, sequences a matrix; with `choices`, each entry is a list of sequences and
-    becomes [batch, choices, length]. Holds nothing but numbers, so it pickles to workers.
+    Numbers become a vector, sequences of whole numbers a matrix; with `choices`, each entry is a list of sequences and
+    becomes [batch, choices, length]. Arrays of floats are of one length already.
 
     Args:
         fill: Input name → what it is padded with; 0 for a name that is not listed.
@@ -34,20 +36,20 @@ class PaddingCollator:
     side: Literal["left", "right"] = "right"
     choices: bool = False
 
-    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
         """Make one batch."""
         return {name: self._stack(name, [item[name] for item in items]) for name in items[0]}
 
-    def _stack(self, name: str, values: Sequence[Any]) -> Tensor:
-        import torch
-
+    def _stack(self, name: str, values: Sequence[Any]) -> np.ndarray[Any, Any]:
         first = values[0]
         if isinstance(first, (int, float)):
-            return torch.tensor(values)
+            return np.array(values, np.int64 if all(isinstance(value, int) for value in values) else np.float32)
+        if isinstance(first, np.ndarray) and first.dtype.kind == "f":
+            return np.stack(values)
         if not self.choices:
-            return torch.from_numpy(self._pad(name, values))
+            return self._pad(name, values)
         flat = self._pad(name, [sequence for choices in values for sequence in choices])
-        return torch.from_numpy(flat.reshape(len(values), len(first), -1))
+        return flat.reshape(len(values), len(first), -1)
 
     def _pad(self, name: str, sequences: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         longest = max(len(sequence) for sequence in sequences)
@@ -64,11 +66,27 @@ class PaddingCollator:
 class StackingCollator:
     """Stack items of equal shape, such as images."""
 
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Make one batch."""
+        return {name: np.stack([np.asarray(item[name]) for item in items]) for name in items[0]}
+
+
+@dataclass(frozen=True)
+class TensorCollator:
+    """Batches of another collator as tensors, for a model in torch."""
+
+    collate: Collator
+
     def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
         """Make one batch."""
-        import torch
+        return as_tensors(self.collate(items))
 
-        return {name: torch.from_numpy(np.stack([np.asarray(item[name]) for item in items])) for name in items[0]}
+
+def as_tensors(batch: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
+    """A batch as tensors that share the memory of its arrays."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
 
 
 def padding_collator(

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.tasks.collators import TensorCollator
 from slimformer.tasks.metrics.choosing import SMALLER_IS_BETTER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torch import Tensor
+    from collections.abc import Mapping
 
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
-    from slimformer.tasks.preset import KindName, Preset
+    from slimformer.tasks.preset import Preset
     from slimformer.tasks.splits import Split
 
 
@@ -25,27 +24,22 @@ class TaskData:
 
     Args:
         preset: The task.
-        behaviour: What its kind does.
+        kind: What the model has to do.
         splits: The splits that were asked for.
         labels: The labels in the order of the head; None where there are none.
         notes: What was done to the data that a user should know, in words.
     """
 
     preset: Preset
-    behaviour: Kind
+    kind: Kind
     splits: Mapping[str, Split]
     labels: list[str] | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
-    def kind(self) -> KindName:
-        """What the model has to do."""
-        return self.behaviour.name
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         """What is measured."""
-        return self.preset.metrics or self.behaviour.metric_names(self.labels)
+        return self.preset.metrics or self.kind.metric_names(self.labels)
 
     @property
     def primary_metric(self) -> str:
@@ -72,11 +66,11 @@ class TaskData:
         """The Transformers class with the head that fits, such as `AutoModelForSequenceClassification`."""
         import transformers
 
-        return getattr(transformers, self.behaviour.head)
+        return getattr(transformers, self.kind.head)
 
     def config_kwargs(self) -> dict[str, Any]:
         """What `from_pretrained` has to be told for the head: number and names of the labels, kind of problem."""
-        return self.behaviour.config_kwargs(self.labels)
+        return self.kind.config_kwargs(self.labels)
 
     def check_head(self, outputs: int) -> None:
         """Refuse a head with fewer outputs than there are labels, naming the first row it has no output for."""
@@ -84,7 +78,7 @@ class TaskData:
             return
         for split in self.splits.values():
             for index, example in enumerate(split):
-                largest = max(example["tags"]) if "tags" in example else example["label"]
+                largest = max(self.kind.labels_of(example), default=-1)
                 if largest >= outputs:
                     raise DataError(
                         f"{split.at(index)}: label `{self.labels[largest]}` is number {largest + 1} of "
@@ -107,23 +101,23 @@ class TaskData:
         """
         longest = getattr(processor, "model_max_length", self.preset.max_length)
         length = min(self.preset.max_length, longest) if max_length is None else max_length
-        return self.behaviour.features(self[split], processor, length, seed)
+        return self.kind.features(self[split], processor, length, seed)
 
-    def collator(self, processor: Any) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
-        """What makes batches of inputs: a callable that pickles, padding to the longest of a batch."""
-        return self.behaviour.collator(processor)
+    def collator(self, processor: Any) -> TensorCollator:
+        """What makes batches of inputs for a model in torch: it pickles, and pads to the longest of a batch."""
+        return TensorCollator(self.kind.collator(processor))
 
-    def reduce(self, logits: Any, labels: Any) -> Any:
-        """Shrink the outputs of a batch to what metrics need; for `Trainer`'s `preprocess_logits_for_metrics`.
+    def items(self, batch: Mapping[str, Any]) -> int:
+        """What the loss of a batch is a mean over: examples, or tokens that have a label."""
+        return self.kind.items(batch)
 
-        The logits of a language model become three numbers an item; other outputs pass unchanged.
+    def outputs(self, outputs: Mapping[str, Any], batch: Mapping[str, Any]) -> Any:
+        """Shrink a model's outputs for a batch, labels included, to what `compute_metrics` needs of them.
+
+        The logits of a language model become three numbers an item, hidden states one vector; others pass unchanged.
         """
-        if self.kind not in ("language-modelling", "last-word"):
-            return logits
-        from slimformer.tasks.metrics.likelihood import reduce_logits
-
-        first: Tensor = logits[0] if isinstance(logits, tuple) else logits
-        return reduce_logits(first, labels, causal=self.behaviour.head == "AutoModelForCausalLM")
+        arrays = tuple(self.kind.outputs(outputs, batch).values())
+        return arrays if len(arrays) > 1 else arrays[0]
 
     def compute_metrics(self, split: str, features: Features, predictions: Any) -> dict[str, float]:
         """Measure a model's outputs on a prepared split.
@@ -132,11 +126,11 @@ class TaskData:
             split: Which split.
             features: What `prepare` gave for it.
             predictions: Outputs of the model for each item of `features`, in order: logits as an array, a pair of
-                arrays (starts, ends) for question answering, what `reduce` gave for language models, embeddings
+                arrays (starts, ends) for question answering, what `outputs` gave for language models, embeddings
                 for retrieval.
         """
         _check_predictions(split, features, predictions)
-        return self.behaviour.score(self[split], features, predictions, self.labels, self.metrics)
+        return self.kind.score(self[split], features, predictions, self.labels, self.metrics)
 
 
 def _check_predictions(split: str, features: Features, predictions: Any) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from transformers import PretrainedConfig
 
     from slimformer.tasks.readers import Row
     from slimformer.tasks.splits import Example, Split
@@ -33,6 +36,12 @@ def label_text(value: Any, row: Row, column: str) -> str:
     return text
 
 
+def label_names(config: PretrainedConfig) -> list[str] | None:
+    """The labels a config names in the order of the outputs; None where it has but Transformers' stand-ins."""
+    names = [str(name) for _, name in sorted((config.id2label or {}).items())]
+    return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+
 def number(value: Any, row: Row, column: str) -> float:
     """A regression target; anything but a finite number is an error."""
     try:
@@ -50,6 +59,7 @@ def collect(
     fixed: Sequence[str] | None,
     *,
     shared: bool,
+    least: int = 2,
 ) -> list[str]:
     """The label list: the fixed one, or what occurs in train, sorted; then every split is checked against it.
 
@@ -58,6 +68,7 @@ def collect(
         values: The labels of an example.
         fixed: The list, when it is already decided.
         shared: Whether the splits were cut from one file, so that a label seen in any of them counts.
+        least: How many there have to be.
     """
     if fixed is not None:
         labels = _checked_list(fixed)
@@ -65,7 +76,7 @@ def collect(
         names = ["train"] if "train" in splits and not shared else list(splits)
         found = {label for name in names for example in splits[name] for label in values(example)}
         labels = sorted(found, key=_order)
-        _check_count(splits[names[0]], labels)
+        _check_count(splits[names[0]], labels, least)
     origin = "the model or task" if fixed is not None else "train"
     for split in splits.values():
         _check_split(split, values, labels, origin)
@@ -90,8 +101,10 @@ def _check_split(split: Split, values: Callable[[Example], Iterable[str]], label
                 )
 
 
-def _check_count(split: Split, labels: Sequence[str]) -> None:
-    if len(labels) < 2:
+def _check_count(split: Split, labels: Sequence[str], least: int) -> None:
+    if not labels:
+        raise DataError(f"{split.at(0)}: neither this row nor any other has a label; label some rows")
+    if len(labels) < least:
         raise DataError(f"{split.at(0)}: every row has the label `{labels[0]}`; a classifier needs at least two")
     if len(labels) >= max(_SUSPICIOUS_ROWS, len(split)):
         raise DataError(

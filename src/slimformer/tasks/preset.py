@@ -7,23 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from slimformer.errors import DataError
+from slimformer.registry import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-#: What a model has to do; each has a file in `slimformer.tasks.kinds`.
-KindName = Literal[
-    "classification",
-    "regression",
-    "tagging",
-    "multiple-choice",
-    "question-answering",
-    "language-modelling",
-    "last-word",
-    "image-classification",
-    "retrieval",
-    "similarity",
-]
 
 #: How a file is read; each is an entry in `slimformer.tasks.readers`.
 ReaderName = Literal[
@@ -106,7 +93,7 @@ class Preset:
 
     Args:
         name: What users call it.
-        kind: What the model has to do.
+        kind: What the model has to do: a name of `slimformer.registry.KINDS`.
         summary: One line for lists and tables.
         layouts: The ways its data lies on disk, tried in order; none for a generic task, whose files are
             found by split names and whose columns are guessed.
@@ -120,7 +107,7 @@ class Preset:
     """
 
     name: str
-    kind: KindName
+    kind: str
     summary: str
     layouts: tuple[Layout, ...] = ()
     labels: tuple[str, ...] | None = None
@@ -146,18 +133,25 @@ def register(*presets: Preset) -> None:
 
 
 def known() -> tuple[str, ...]:
-    """Names of the tasks known, in alphabetical order."""
-    return tuple(sorted(preset.name for preset in _presets.values()))
+    """Names of the tasks known, in alphabetical order: presets, and a generic task for each kind."""
+    return tuple(sorted({*KINDS, *(preset.name for preset in _presets.values())}))
 
 
 def preset_of(name: str) -> Preset:
     """Look a task up by name; case, and whether words are joined by `-` or `_`, do not matter."""
-    try:
-        return _presets[_key(name)]
-    except KeyError:
-        near = difflib.get_close_matches(name, known(), n=1)
-        meant = f" (do you mean `{near[0]}`?)" if near else ""
-        raise DataError(f"task `{name}` is not known{meant}; give one of: {', '.join(known())}") from None
+    key = _key(name)
+    if key in _presets:
+        return _presets[key]
+    if key in KINDS:
+        return _generic(key)
+    near = difflib.get_close_matches(name, known(), n=1)
+    meant = f" (do you mean `{near[0]}`?)" if near else ""
+    raise DataError(f"task `{name}` is not known{meant}; give one of: {', '.join(known())}")
+
+
+def _generic(kind: str) -> Preset:
+    """The task for anybody's own files: splits found by file name, columns guessed when there is no doubt."""
+    return Preset(kind, kind, KINDS.help(kind), max_length=KINDS.get(kind).max_length)
 
 
 def _key(name: str) -> str:

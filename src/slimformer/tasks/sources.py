@@ -17,6 +17,8 @@ from slimformer.tasks.splits import SYNONYMS, check_splits, split_in_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from slimformer.tasks.kinds.kind import Kind
+
 #: What is held out of somebody's own single file when `dev` is asked for.
 HELD_OUT = {"train": 0.9, "dev": 0.1}
 
@@ -44,6 +46,7 @@ class SplitRows:
 
 def read_splits(
     preset: Preset,
+    kind: Kind,
     source: str | Path | None,
     splits: Sequence[str],
     *,
@@ -55,6 +58,7 @@ def read_splits(
 
     Args:
         preset: The task.
+        kind: What its model has to do.
         source: A folder, a file or a Hub name; None for the preset's own place on the Hub.
         splits: Some of train, dev, test.
         language: Which language of a multilingual data set; several are joined with commas.
@@ -62,7 +66,7 @@ def read_splits(
         group: Columns whose equal values stay together when a single file is divided.
     """
     wanted = check_splits(splits)
-    reading = _Reading(preset, wanted, language, options or {}, group)
+    reading = _Reading(preset, kind, wanted, language, options or {}, group)
     if language is not None and not preset.multilingual:
         raise DataError(
             f"task `{preset.name}` has no languages to choose from, but language is `{language}`; leave it out"
@@ -78,6 +82,7 @@ class _Reading:
     """What was asked of `read_splits`."""
 
     preset: Preset
+    kind: Kind
     wanted: Sequence[str]
     language: str | None
     options: dict[str, Any]
@@ -86,7 +91,7 @@ class _Reading:
     def table(self, path: Path, split: str, layout: Layout | None = None) -> Table:
         if layout:
             return read(path, layout.reader, split, **layout.options)
-        reader = reader_for(path, self.preset.kind)
+        reader = reader_for(path, self.kind.readers)
         return read(path, reader, split, **(self.options if reader in ("conll", "conllu") else {}))
 
 
@@ -176,7 +181,7 @@ def _distinct(found: SplitRows, against: SplitRows, layout: Layout, split: str, 
 
 def _read_own(reading: _Reading, path: Path) -> dict[str, SplitRows]:
     """Somebody's own files: a folder with a file for each split, or a single file."""
-    images = reading.preset.kind == "image-classification"
+    images = reading.kind.modality == "images"
     if path.is_file() and not (images and path.suffix == ".zip"):
         return _read_single(reading, path, None)
     folder = Folder(path)
@@ -205,8 +210,7 @@ def _read_single(reading: _Reading, path: Path, layout: Layout | None) -> dict[s
     whole = _join([reading.table(path, wanted[0], layout)], layout)
     if not divided:
         return {wanted[0]: whole}
-    in_order = reading.preset.kind == "language-modelling"
-    parts = carved_rows(whole.rows, HELD_OUT, reading.group(whole), in_order=in_order)
+    parts = carved_rows(whole.rows, HELD_OUT, reading.group(whole), in_order=reading.kind.in_order)
     note = f"dev: a tenth of `{path}`, {len(parts['dev'])} of {len(whole.rows)} rows"
     return {
         split: SplitRows(parts[split], whole.columns, whole.file, layout, carved=True, notes=[note]) for split in wanted

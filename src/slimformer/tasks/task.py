@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.registry import KINDS
 from slimformer.tasks.data import TaskData
 from slimformer.tasks.kinds import kind_of
-from slimformer.tasks.kinds.kind import IncompleteRowError
+from slimformer.tasks.kinds.kind import IncompleteRowError, check_settings
 from slimformer.tasks.labels import collect
 from slimformer.tasks.preset import Preset, preset_of
 from slimformer.tasks.sources import read_splits
@@ -44,7 +45,8 @@ class Task:
         limit: int | None = None,
         labels: Sequence[str] | None = None,
         language: str | None = None,
-        objective: Literal["causal", "masked"] | None = None,
+        kind: Kind | None = None,
+        **settings: Any,
     ) -> TaskData:
         """Read and check the splits asked for; whatever is wrong with the data is an error here.
 
@@ -56,56 +58,67 @@ class Task:
             limit: Keep only so many rows of each split, chosen by a hash of their number.
             labels: The label list of a trained model; a label that is not on it is an error.
             language: Which language of a multilingual data set; several are joined with commas.
-            objective: For language modelling: predict the next token, or tokens under a mask.
+            kind: What `kind` gave, if it was asked before.
+            settings: What the kind of task may be told, such as `objective` for language modelling (`causal` to
+                predict the next token, `masked` for tokens under a mask) or `label_separator` for multi-label.
         """
-        kind = kind_of(self.preset.kind, self._settings(objective))
-        options, label_column = _conll_options(self.preset, label_column)
+        return self._load(
+            self.kind(**settings) if kind is None else kind,
+            source,
+            splits,
+            text_column=text_column,
+            label_column=label_column,
+            limit=limit,
+            labels=labels,
+            language=language,
+        )
+
+    def _load(
+        self,
+        kind: Kind,
+        source: str | Path | None,
+        splits: Sequence[str],
+        *,
+        text_column: str | Sequence[str] | None,
+        label_column: str | None,
+        limit: int | None,
+        labels: Sequence[str] | None,
+        language: str | None,
+    ) -> TaskData:
+        options: dict[str, Any] = {}
+        if self.preset.generic:
+            options, label_column = kind.reader_options(label_column)
 
         def group(found: SplitRows) -> Sequence[str]:
             return kind.group(kind.columns(found, text_column, label_column))
 
-        found = read_splits(self.preset, source, splits, language=language, options=options, group=group)
+        found = read_splits(self.preset, kind, source, splits, language=language, options=options, group=group)
         notes = list(dict.fromkeys(note for rows in found.values() for note in rows.notes))
+        columns = {split: kind.columns(rows, text_column, label_column) for split, rows in found.items()}
+        kind = kind.look_at((row, columns[split]) for split, rows in found.items() for row in rows.rows)
         parsed = {}
         for split, rows in found.items():
-            columns = kind.columns(rows, text_column, label_column)
-            parsed[split], dropped = _parse(kind, rows, columns, labels)
+            parsed[split], dropped = _parse(kind, rows, columns[split], labels)
             if dropped:
                 notes.append(f"{split}: {dropped} rows of `{rows.file}` left out because they are incomplete")
         names = None
         if kind.labelled:
             shared = any(rows.carved for rows in found.values())
-            names = collect(parsed, kind.labels_of, labels or self.preset.labels, shared=shared)
+            fixed = labels or self.preset.labels
+            names = collect(parsed, kind.labels_of, fixed, shared=shared, least=kind.least_labels)
             parsed = {split: _with_ids(kind, each, names) for split, each in parsed.items()}
         limited = {split: _limited(each, limit, in_order=kind.in_order) for split, each in parsed.items()}
         return TaskData(self.preset, kind, limited, names, notes)
 
-    def _settings(self, objective: str | None) -> Mapping[str, Any]:
-        if objective is None:
-            return self.preset.settings
-        if self.preset.kind != "language-modelling":
-            raise DataError(f"task `{self.name}` has no objective, but `{objective}` was given; leave it out")
-        if objective not in ("causal", "masked"):
-            raise DataError(f"objective `{objective}` is not known; give causal or masked")
-        return {**self.preset.settings, "objective": objective}
+    def kind(self, **settings: Any) -> Kind:
+        """What the model has to do, with the preset's settings and those given besides."""
+        check_settings(KINDS.get(self.preset.kind), self.name, settings)
+        return kind_of(self.preset.kind, {**self.preset.settings, **settings})
 
 
 def get_task(name: str) -> Task:
     """The task of that name: a preset such as `sst2`, or a generic one such as `classification`."""
     return Task(preset_of(name))
-
-
-def _conll_options(preset: Preset, label_column: str | None) -> tuple[dict[str, Any], str | None]:
-    """For somebody's own CoNLL files, a number names the tag's column and a word a column of CoNLL-U."""
-    from slimformer.tasks.readers.conll import CONLLU_COLUMNS
-
-    if preset.kind != "tagging" or not preset.generic or label_column is None:
-        return {}, label_column
-    if label_column.lstrip("-").isdecimal():
-        return {"tag": int(label_column)}, None
-    if label_column.lower() in CONLLU_COLUMNS:
-        return {"column": label_column.lower()}, None
-    return {}, label_column
 
 
 def _parse(kind: Kind, rows: SplitRows, columns: Columns, labels: Sequence[str] | None) -> tuple[Split, int]:

@@ -11,7 +11,8 @@ from slimformer.methods.distill import StudentShape, build_student
 from slimformer.methods.distill.knowledge import HiddenStates, MapsAndValues, Pooled, Relations, SoftLabels
 from slimformer.methods.distill.objective import Distillation, freeze_unused
 from slimformer.methods.distill.student import pass_through
-from slimformer.methods.distill.watching import Watched, pool
+from slimformer.methods.distill.watching import Watched
+from slimformer.models.sentence import pool
 from tests import zoo
 
 SMALL = StudentShape(layers=2, hidden=24, heads=4)

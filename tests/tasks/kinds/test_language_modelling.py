@@ -70,7 +70,9 @@ def test_perplexity_of_a_uniform_model_is_its_vocabulary(write, letters):
     data = load(write("train.txt", "abcdefghijklmnop"))
     features = data.prepare("train", letters, max_length=8)
     batch = data.collator(letters)(features[:])
-    reduced = data.reduce(torch.zeros(*batch["labels"].shape, 50), batch["labels"].clamp(max=49))
+    reduced = data.outputs(
+        {"logits": torch.zeros(*batch["labels"].shape, 50)}, {"labels": batch["labels"].clamp(max=49)}
+    )
     measured = data.compute_metrics("train", features, reduced.numpy())
     assert measured["perplexity"] == pytest.approx(50, rel=1e-4)
     assert (data.primary_metric, data.greater_is_better) == ("perplexity", False)
@@ -86,9 +88,9 @@ def test_lambada_predicts_the_last_word_only(shared_data, write, letters):
     assert letters.decode(item["input_ids"][predicted]) == "mat"
     batch = data.collator(letters)(features[:])
     logits = torch.nn.functional.one_hot(batch["input_ids"].roll(-1, 1), len(letters)).float() * 50
-    assert data.compute_metrics("test", features, data.reduce(logits, batch["labels"]))["last_word_accuracy"] == 1.0
+    assert data.compute_metrics("test", features, data.outputs({"logits": logits}, batch))["last_word_accuracy"] == 1.0
     logits[0, -2] = 0  # the last letter is wrong, so the word is
-    assert data.compute_metrics("test", features, data.reduce(logits, batch["labels"]))["last_word_accuracy"] == 0.0
+    assert data.compute_metrics("test", features, data.outputs({"logits": logits}, batch))["last_word_accuracy"] == 0.0
 
 
 def test_one_word_is_no_passage(write):

@@ -67,10 +67,10 @@ def test_no_answer_wins_when_its_score_is_higher(write, pieces):
     data = get_task("question-answering").load(squad(write, ANSWERABLE, IMPOSSIBLE), ["dev"])
     features = data.prepare("dev", pieces)
     predictions = pointing_at_targets(features)
-    assert data.behaviour.answers(data["dev"], features, predictions) == ["cat", ""]
+    assert data.kind.answers(data["dev"], features, predictions) == ["cat", ""]
     assert data.compute_metrics("dev", features, predictions) == {"f1": 1.0, "exact_match": 1.0}
     # At equal scores an answer is given.
-    assert data.behaviour.answers(data["dev"], features, tuple(scores * 0 for scores in predictions))[1] != ""
+    assert data.kind.answers(data["dev"], features, tuple(scores * 0 for scores in predictions))[1] != ""
 
 
 def test_where_every_question_has_an_answer_one_is_given(write, pieces):
@@ -78,12 +78,12 @@ def test_where_every_question_has_an_answer_one_is_given(write, pieces):
     features = data.prepare("dev", pieces)
     starts, ends = pointing_at_targets(features)
     starts[:, 0] = ends[:, 0] = 100
-    assert data.behaviour.answers(data["dev"], features, (starts, ends)) == ["cat"]
+    assert data.kind.answers(data["dev"], features, (starts, ends)) == ["cat"]
     assert data.compute_metrics("dev", features, (starts, ends))["exact_match"] == 1.0
 
 
 def test_the_least_null_score_of_the_windows_counts():
-    from slimformer.tasks.spans import Window, best_span
+    from slimformer.tasks.kinds.question_answering import Window, best_span
 
     offsets = np.array([[-1, -1], [0, 3], [4, 7]], np.int32)
     sure = (Window(0, offsets, 0), np.array([0.0, 3, 0]), np.array([0.0, 0, 3]))

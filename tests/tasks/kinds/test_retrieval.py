@@ -5,7 +5,7 @@ import pytest
 
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
-from slimformer.tasks.kinds.retrieval import against_database
+from slimformer.tasks.kinds.embedding import against_database
 
 
 def test_labelled_items(write, pieces):

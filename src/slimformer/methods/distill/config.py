@@ -12,7 +12,7 @@ from slimformer.methods.distill.shape import StudentShape
 from slimformer.train.options import Positive, StepOptions
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
-Pooling = Literal["mean", "cls"]
+Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
 #: Names that stand for a block of the teacher.
 LAYERS = ("last", "upper-middle", "auto")
 #: All ordered pairs of queries, keys and values; `all` stands for them.
@@ -101,7 +101,11 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
         "memory and, where the hardware knows such numbers, about half the time.",
     )
     probe_steps: Positive = Field(50, description="Steps of the first round of trials of `--teacher-layer auto`.")
-    pooled: Pooling | None = Field(None, description="Learn the teacher's sentence embeddings too, pooled this way.")
+    pooled: Pooling | None = Field(
+        None,
+        description="Learn the teacher's sentence embeddings too, pooled this way; `recorded` for the way recorded "
+        "with the teacher, or the mean where there is none.",
+    )
     pooled_weight: float = Field(1.0, gt=0, description="Weight of the sentence embeddings in the loss.")
     temperature: float = Field(1.0, gt=0, description="Temperature of soft labels.")
     teacher_cache: str | None = Field(

@@ -46,11 +46,11 @@ def learn(
     config, collate = setup.config, examples.stream.collator()
     student = setup.new_student()
     objective = Distillation(
-        Watched(setup.teacher, layer, setup.names, config.pooled or "mean"),
+        Watched(setup.teacher, layer, setup.names, setup.sentence.pooling),
         setup.knowledge,
         _cache(config, setup, layer),
     )
-    watched = Watched(student, -1, setup.names, config.pooled or "mean", _maps(setup, student)).train()
+    watched = Watched(student, -1, setup.names, setup.sentence.pooling, _maps(setup, student)).train()
     idle = freeze_unused(watched, objective, collate([examples[index] for index in range(min(2, len(examples)))]))
     trained = train(watched, options, examples, collate, folder, objective=objective, quiet=quiet)
     student.requires_grad_(True)

@@ -68,7 +68,7 @@ def _distil(config: DistillConfig, manner: Manner, settings: dict[str, Any], pla
                 base=config.teacher if config.student is None else config.student,
                 metrics={"corpus": losses},
                 overwrite=manner.overwrite,
-                sidecar=None if config.pooled is None else sentence_encoder(student, config.pooled),
+                sidecar=None if config.pooled is None else sentence_encoder(student, setup.sentence),
             )
     return DistillResult(
         student,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.methods.distill.config import Pooling
     from slimformer.tasks import TaskData
 
     Array = np.ndarray[Any, Any]
+    Probed = Literal["classes", "numbers"]
     Collate = Callable[[Any], dict[str, Any]]
-
-#: Tasks that a linear model on embeddings can be scored on.
-PROBED = ("classification", "regression", "image-classification")
 
 
 @torch.no_grad()
 def embed(
-    model: PreTrainedModel, items: Sequence[Any], collate: Collate, pooling: Pooling = "mean", batch_size: int = 32
+    model: PreTrainedModel,
+    items: Sequence[Any],
+    collate: Collate,
+    pooling: str | Sequence[str] = "mean",
+    batch_size: int = 32,
 ) -> Array:
     """Pooled outputs of a base model for each item; labels among the inputs are left out."""
     was_training = model.training
@@ -54,19 +55,19 @@ def kept_similarity(teacher: Array, student: Array) -> float:
     return _spearman(*similarities)
 
 
-def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], kind: str) -> float:
-    """Score of a linear model on embeddings: accuracy on dev, or rank correlation for regression.
+def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], predicts: Probed) -> float:
+    """Score of a linear model on embeddings: accuracy on dev for classes, rank correlation for numbers.
 
     Args:
         embeddings: Those of `train` and `dev`.
         labels: The labels of both.
-        kind: Kind of the task.
+        predicts: What the labels are.
     """
     from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
     from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 
-    regression = kind == "regression"
+    regression = predicts == "numbers"
     model = make_pipeline(StandardScaler(), Ridge() if regression else LogisticRegression(max_iter=1000))
     model.fit(embeddings["train"], labels["train"])
     if regression:
@@ -82,7 +83,8 @@ def score_on_task(model: PreTrainedModel, data: TaskData, processor: Any, length
         items = [features[index] for index in range(len(features))]
         embeddings[split] = embed(model, items, data.collator(processor))
         labels[split] = np.array([item["labels"] for item in items])
-    return probe_labels(embeddings, labels, data.kind)
+    assert data.kind.linear_probe is not None
+    return probe_labels(embeddings, labels, data.kind.linear_probe)
 
 
 def _spearman(truth: Array, found: Array) -> float:

@@ -1,11 +1,12 @@
-"""A student that embeds sentences, saved so that sentence-transformers pools its outputs as it was trained to."""
+"""A student that embeds sentences, saved so that whoever opens it pools its outputs as it was trained to."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from slimformer.anatomy import Anatomy
+from slimformer.models.sentence import SentenceSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,26 +14,19 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.methods.distill.config import Pooling
-
-#: The steps of a sentence encoder, under the names that all versions of sentence-transformers know.
-MODULES = [
-    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
-]
+    from slimformer.methods.distill.config import DistillConfig
 
 
-def sentence_encoder(model: PreTrainedModel, pooling: Pooling) -> Callable[[Path], None]:
+def sentence_settings(config: DistillConfig) -> SentenceSettings:
+    """How teacher and student pool: as told, or as is recorded with the teacher; the rest is always the teacher's."""
+    if config.pooled is None:
+        return SentenceSettings()
+    assert config.teacher is not None
+    recorded = SentenceSettings.of(config.teacher) or SentenceSettings()
+    return recorded if config.pooled == "recorded" else replace(recorded, pooling=(config.pooled,))
+
+
+def sentence_encoder(model: PreTrainedModel, settings: SentenceSettings) -> Callable[[Path], None]:
     """What writes, beside a model, how its outputs are pooled."""
-
-    def write(stage: Path) -> None:
-        (stage / "modules.json").write_text(json.dumps(MODULES, indent=2))
-        (stage / "1_Pooling").mkdir()
-        settings = {
-            "word_embedding_dimension": Anatomy.of(model).hidden,
-            "pooling_mode_cls_token": pooling == "cls",
-            "pooling_mode_mean_tokens": pooling == "mean",
-        }
-        (stage / "1_Pooling" / "config.json").write_text(json.dumps(settings, indent=2))
-
-    return write
+    width = Anatomy.of(model).hidden
+    return lambda stage: settings.write(stage, width)

@@ -21,6 +21,7 @@ from slimformer.methods.distill.knowledge import (
     SoftLabels,
     projection_widths,
 )
+from slimformer.methods.distill.sentences import sentence_settings
 from slimformer.methods.distill.shape import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.methods.distill.vocabulary import check_same_tokens
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from slimformer.corpus import Corpus, Stream
     from slimformer.methods.distill.config import DistillConfig
     from slimformer.methods.distill.knowledge import Knowledge
+    from slimformer.models.sentence import SentenceSettings
 
 #: Tokens of an example in the paper.
 LENGTH = 512
@@ -52,6 +54,7 @@ class Setup:
         knowledge: What is learned, each kind with its weight.
         length: Tokens of an example; None for images.
         config: The settings.
+        sentence: How sentence embeddings come about, and what else of it the student keeps.
     """
 
     teacher: PreTrainedModel
@@ -60,6 +63,7 @@ class Setup:
     knowledge: list[tuple[float, Knowledge]]
     length: int | None
     config: DistillConfig
+    sentence: SentenceSettings
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -117,7 +121,7 @@ def set_up(config: DistillConfig) -> Setup:
         each.maps(Anatomy.of(teacher), ours)  # refuses what cannot be compared
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, knowledge, length, config)
+    return Setup(teacher, processor, corpus, knowledge, length, config, sentence_settings(config))
 
 
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.anatomy import Anatomy
 from slimformer.methods.distill.layers import Trial, fixed_layer, halve, winner
 from slimformer.methods.distill.learning import learn
-from slimformer.methods.distill.scoring import PROBED, embed, kept_similarity, score_on_task
+from slimformer.methods.distill.scoring import embed, kept_similarity, score_on_task
 from slimformer.methods.place import is_main
 from slimformer.methods.task_run import show_notes
 from slimformer.tasks import get_task
@@ -68,7 +68,7 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
 def scorer(setup: Setup) -> Callable[[PreTrainedModel], float]:
     """What a trial is judged by: labels where a task is given that a linear model can learn, else similarities."""
     config = setup.config
-    if config.task is not None and get_task(config.task).preset.kind in PROBED:
+    if config.task is not None and get_task(config.task).kind().linear_probe is not None:
         data = get_task(config.task).load(config.data, ("train", "dev"), limit=ROWS)
         return lambda student: score_on_task(_base(student), data, setup.processor, config.finetune_length, config.seed)
     # Other texts than those the trials learn from first.

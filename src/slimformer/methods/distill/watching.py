@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy
-from slimformer.evaluation import mean_embedding
+from slimformer.models.sentence import pool
 from slimformer.taps import Taps
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
-    from slimformer.methods.distill.config import Pooling
     from slimformer.taps import Name
 
 #: What is known only when the whole model has run.
@@ -34,7 +33,7 @@ class Watched(nn.Module):
         model: Teacher or student.
         block: The block to look at; negative numbers count from the last.
         names: What to return: names of `taps.BlockRecord`, `pooled` for the sentence embedding, `logits`.
-        pooling: How the sentence embedding comes about.
+        pooling: How the sentence embedding comes about: names of `models.sentence.FLAGS`.
         maps: Modules that what is returned under their name goes through, trained along with the model.
     """
 
@@ -43,7 +42,7 @@ class Watched(nn.Module):
         model: PreTrainedModel,
         block: int,
         names: Iterable[str],
-        pooling: Pooling = "mean",
+        pooling: str | Sequence[str] = "mean",
         maps: Mapping[str, nn.Module] | None = None,
     ) -> None:
         super().__init__()
@@ -76,13 +75,3 @@ class Watched(nn.Module):
     def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         """Let the trainer switch it on as on the model itself."""
         self.model.gradient_checkpointing_enable(*args, **kwargs)
-
-
-def pool(hidden: Tensor, attention_mask: Tensor | None, pooling: Pooling) -> Tensor:
-    """One vector for each text: [batch, length, width] → [batch, width]."""
-    if pooling == "mean":
-        return mean_embedding(hidden, attention_mask)
-    if attention_mask is None:
-        return hidden[:, 0]
-    first = attention_mask.argmax(dim=1)  # padding may stand on the left
-    return hidden[range(len(hidden)), first]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
 
 Positive = Annotated[int, Field(ge=1)]

@@ -9,12 +9,12 @@ import numpy as np
 
 from slimformer.artifact import read_manifest
 from slimformer.bank import MaskBank
-from slimformer.bank.answering import softmax
 from slimformer.errors import ConfigError
 from slimformer.methods.mask.measuring import Measure
-from slimformer.methods.task_options import TaskOptions
 from slimformer.tasks import get_task
+from slimformer.tasks.kinds.kind import softmax
 from slimformer.tasks.labels import listed
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

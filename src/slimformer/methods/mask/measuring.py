@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer import artifact
-from slimformer.anatomy import family_of
+from slimformer import artifact, models
 from slimformer.errors import ArtifactError
-from slimformer.evaluation import evaluate, predict
-from slimformer.methods.base import fitting_length, read_base
-from slimformer.methods.task_options import TaskOptions
-from slimformer.methods.task_run import load_data
+from slimformer.inference.evaluation import evaluate, predict
+from slimformer.inference.heads import fitting_length
+from slimformer.tasks.options import TaskOptions, load_data
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,8 +38,8 @@ class Measure:
             raise ArtifactError(f"artifact `{folder}` does not say what it was made for; give one that was trained")
         options = TaskOptions.make({**task.settings, "task": task.name, **options.given()})
         options.require("task", "data")
-        config = read_base(str(folder))
-        data = load_data(options, (split,), causal=family_of(config.model_type).causal, labels=task.labels)
+        config = models.load_config(folder)
+        data = load_data(options, (split,), causal=models.is_causal(config), labels=task.labels)
         length = fitting_length(options.max_length, data, loaded.processor, config)
         return cls(data, split, data.prepare(split, loaded.processor, length), loaded.processor)
 

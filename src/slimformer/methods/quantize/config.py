@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
-from slimformer.methods.task_options import BaseOptions, TaskOptions
+from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import Positive, TrainingOptions
 
 Weights = Literal["ternary", "binary", "2", "4", "8", "float"]

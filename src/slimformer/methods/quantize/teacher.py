@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from slimformer.anatomy import family_of
+from slimformer import models
 from slimformer.errors import ConfigError
-from slimformer.methods.base import MODELLING, head_classes, label_names, read_base
+from slimformer.inference.heads import head_classes
+from slimformer.methods.base import read_base
 from slimformer.methods.finetune import FinetuneConfig, finetune
 from slimformer.methods.place import Place
-from slimformer.methods.task_run import load_data, show_notes
+from slimformer.methods.task_run import show_notes
 from slimformer.tasks import get_task
+from slimformer.tasks.options import load_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,18 +72,10 @@ def _knows(config: QuantizeConfig, task: Task, model_config: PretrainedConfig) -
     """Whether a checkpoint's head was trained for this very task, as far as can be seen."""
     assert config.model is not None
     classes = head_classes(config.model, model_config, task)
-    found = (model_config.architectures or [""])[0]
-    kind = task.preset.kind
-    if kind in MODELLING and found.endswith("ForPreTraining"):
-        return True
-    if found not in classes:
+    kind = task.kind()
+    if not kind.accepts((model_config.architectures or [""])[0], classes):
         return False
-    if kind == "regression":
-        return bool(model_config.num_labels == 1)
-    if kind not in ("classification", "tagging", "image-classification"):
-        return True
-    names = label_names(model_config)
     labels: Sequence[str] | None = task.preset.labels
-    if labels is None:
-        labels = load_data(config, ("train", "dev"), causal=family_of(model_config.model_type).causal).labels
-    return labels is None or (model_config.num_labels == len(labels) and names in (None, list(labels)))
+    if labels is None and kind.labelled:
+        labels = load_data(config, ("train", "dev"), causal=models.is_causal(model_config)).labels
+    return kind.head_fits(model_config, labels)

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from slimformer.registry import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from transformers import PretrainedConfig
+
     from slimformer.tasks.kinds.kind import Kind
-    from slimformer.tasks.preset import KindName
-
-_CLASSES: dict[KindName, str] = {
-    "classification": "classification.Classification",
-    "regression": "regression.Regression",
-    "tagging": "tagging.Tagging",
-    "multiple-choice": "multiple_choice.MultipleChoice",
-    "question-answering": "question_answering.QuestionAnswering",
-    "language-modelling": "language_modelling.LanguageModelling",
-    "last-word": "last_word.LastWord",
-    "image-classification": "image_classification.ImageClassification",
-    "retrieval": "retrieval.Retrieval",
-    "similarity": "similarity.Similarity",
-}
 
 
-def kind_of(name: KindName, settings: Mapping[str, Any]) -> Kind:
+def kind_of(name: str, settings: Mapping[str, Any] | None = None) -> Kind:
     """The kind of that name, with a preset's settings."""
-    module, _, class_name = _CLASSES[name].partition(".")
-    kind: type[Kind] = getattr(import_module(f"slimformer.tasks.kinds.{module}"), class_name)
-    return kind(settings)
+    kind: Kind = KINDS.get(name)(settings)
+    return kind
+
+
+def kind_of_model(architecture: str, config: PretrainedConfig | None = None) -> Kind | None:
+    """The kind that a model was trained for, as far as its class and config tell; None where they do not.
+
+    Args:
+        architecture: Name of its class.
+        config: Its config; without it, the first kind with that head.
+    """
+    kinds = (KINDS.get(name).of_model(architecture, config) for name in KINDS)
+    return next((kind for kind in kinds if kind is not None), None)
+
+
+def has_task_head(architecture: str) -> bool:
+    """Whether a class of Transformers has a head that was trained for one task, and not that of pretraining."""
+    kinds = map(KINDS.get, KINDS)
+    return any(kind.owns(architecture) for kind in kinds if not (kind.pretraining or kind.embeds))
+
+
+def pipeline_tag(architecture: str, kind: str | None = None) -> str | None:
+    """What the Hub calls a model of a class that was made for a kind of task; None where there is no such name."""
+    found = kind_of_model(architecture)
+    if kind is not None and kind in KINDS and KINDS.get(kind).owns(architecture):
+        found = KINDS.get(kind).of_model(architecture) or found
+    return None if found is None else found.pipeline_tag

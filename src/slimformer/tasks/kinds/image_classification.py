@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -12,24 +14,31 @@ from slimformer.tasks.collators import StackingCollator
 from slimformer.tasks.columns import LABELS, Columns, guess_one
 from slimformer.tasks.features import Features, Inputs
 from slimformer.tasks.images import ImageTransform
-from slimformer.tasks.kinds.kind import Kind, Rename
+from slimformer.tasks.kinds.classification import class_answers, scored_line
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.labels import label_text
 from slimformer.tasks.metrics.classification import classification_metrics
+from slimformer.tasks.readers.idx import ImageArray
+from slimformer.tasks.readers.images import ImageFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from transformers import PretrainedConfig
 
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
 
 
-class ImageClassification(Kind):
-    """Image classification; pixels are read and scaled when an item is asked for."""
+class ImageKind(Kind):
+    """Whatever is done with labelled images; pixels are read and scaled when an item is asked for."""
 
-    name = "image-classification"
-    head = "AutoModelForImageClassification"
-    metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
+    modality = "images"
+    max_length = 224
+    axes = ("batch",)
+    fields = ("image",)
+    request = 'the path of an image, or {"image": path}'
 
     def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the images."""
@@ -44,21 +53,60 @@ class ImageClassification(Kind):
         assert columns.label is not None
         image = row.values[columns.text[0]]
         if not hasattr(image, "open") or isinstance(image, str):
-            image = _in_memory(image, row)
+            image = _in_memory(image, row.at())
+            if image is None:
+                raise DataError(
+                    f"{row.at()}: `{str(row.values[columns.text[0]])[:40]}` is not an image; give an image folder, a "
+                    "zip or idx files"
+                )
         return [{"image": image, "label": rename(label_text(row.values[columns.label], row, columns.label))}]
-
-    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
-        """The head's labels."""
-        return {**super().config_kwargs(labels), "problem_type": "single_label_classification"}
 
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """Items that read and scale their image when asked for; `max_length` is the side without a processor."""
         inputs = [{"image": example["image"], "labels": example["label"]} for example in split]
         return Features(inputs, transform=_ToPixels(ImageTransform.of(processor, max_length)))
 
+    def inputs(self, split: Split, processor: Any, max_length: int) -> Features:
+        """The same without labels."""
+        inputs = [{"image": example["image"]} for example in split]
+        return Features(inputs, transform=_ToPixels(ImageTransform.of(processor, max_length)))
+
     def collator(self, processor: Any) -> StackingCollator:
         """Stacks images, which are all of one size."""
         return StackingCollator()
+
+    def encode(self, request: Any) -> Example:
+        """A file, an image of Pillow, or anything with an `open()` that gives one."""
+        image = request.get("image") if isinstance(request, Mapping) else request
+        if isinstance(image, (str, Path)) and str(image).strip():
+            image = ImageFile(str(image))
+            if not Path(image.path).is_file():
+                raise DataError(f"no image at `{image.path}`; check the path")
+            image.check()
+        else:
+            image = _in_memory(image, "the request") or image
+        if not callable(getattr(image, "open", None)):
+            raise self.unfit(request)
+        return {"image": image, "label": 0}
+
+
+class ImageClassification(ImageKind):
+    """Image classification."""
+
+    name = "image-classification"
+    head = "AutoModelForImageClassification"
+    pipeline_tag = "image-classification"
+    metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
+    linear_probe = "classes"
+
+    @classmethod
+    def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
+        """A head for images; DeiT's second one answers alike."""
+        return cls() if "ForImageClassification" in architecture else None
+
+    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
+        """The head's labels."""
+        return {**super().config_kwargs(labels), "problem_type": "single_label_classification"}
 
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
@@ -67,21 +115,28 @@ class ImageClassification(Kind):
         truth = np.array([example["label"] for example in split])
         return classification_metrics(truth, np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
 
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """The likeliest label, and the probability of each."""
+        return class_answers(outputs["logits"], labels)
+
+    def line(self, answer: Answer) -> str:
+        """The likeliest labels."""
+        return scored_line(answer["scores"])
+
 
 @dataclass(frozen=True)
 class _ToPixels:
     transform: ImageTransform
 
     def __call__(self, inputs: Inputs, index: int, epoch: int) -> Inputs:
-        return {"pixel_values": self.transform(inputs["image"].open()), "labels": inputs["labels"]}
+        rest = {name: value for name, value in inputs.items() if name != "image"}
+        return {"pixel_values": self.transform(inputs["image"].open()), **rest}
 
 
-def _in_memory(image: Any, row: Row) -> Any:
-    """An image of a Hub data set, which comes decoded."""
+def _in_memory(image: Any, origin: str) -> ImageArray | None:
+    """An image of Pillow, such as those of a Hub data set; None for anything else."""
     from PIL.Image import Image
 
-    from slimformer.tasks.readers.idx import ImageArray
-
-    if not isinstance(image, Image):
-        raise DataError(f"{row.at()}: `{str(image)[:40]}` is not an image; give an image folder, a zip or idx files")
-    return ImageArray(np.asarray(image.convert("RGB")), row.at())
+    return ImageArray(np.asarray(image.convert("RGB")), origin) if isinstance(image, Image) else None

@@ -1,28 +1,40 @@
-"""What every kind of task answers: how rows become examples, examples inputs, and outputs a score."""
+"""What every kind of task answers for itself, so that nothing elsewhere has to ask for its name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import padding_collator
+from slimformer.tasks.collators import IGNORED, Collator, padding_collator
 from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text
+from slimformer.tasks.features import Features
+from slimformer.tasks.labels import label_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-    from slimformer.tasks.features import Features
-    from slimformer.tasks.preset import KindName
+    from slimformer.models.sentence import SentenceSettings
+    from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
 
 #: Gives a label as the file spells it the name it bears in the task.
 Rename: TypeAlias = Callable[[str], str]
+#: Arrays by name: NumPy's or torch's, a kind treats both alike.
+Arrays: TypeAlias = Mapping[str, Any]
+
+#: An answer as JSON types.
+Answer: TypeAlias = dict[str, Any]
+
+#: What Transformers calls a head whose outputs are judged one by one.
+MULTI_LABEL = "multi_label_classification"
 
 
 class IncompleteRowError(DataError):
@@ -30,25 +42,113 @@ class IncompleteRowError(DataError):
 
 
 class Kind(ABC):
-    """One kind of task.
+    """One kind of task: its files, its head, its inputs, its outputs, its metrics and its answers.
+
+    A kind is registered by one line of `slimformer.registry.KINDS`; a generic task of the same name comes with it.
 
     Args:
-        settings: What a preset tells the kind beyond its name.
+        settings: What a preset, a user or the model tells the kind; see `choices`.
     """
 
     #: What presets call the kind.
-    name: ClassVar[KindName]
-    #: The Transformers class whose head fits.
-    head: ClassVar[str]
+    name: ClassVar[str]
     #: What can be measured, the one that chooses between models first.
     metrics: ClassVar[tuple[str, ...]]
+    #: The Transformers class whose head fits.
+    head: str
+    #: What the Hub calls models with this head.
+    pipeline_tag: str | None = None
+
+    #: Whether the inputs are texts or images.
+    modality: ClassVar[Literal["texts", "images"]] = "texts"
+    #: Tokens a text is cut to in the generic task; pixels a side for images.
+    max_length: ClassVar[int] = 128
     #: Whether there is a list of labels.
     labelled: ClassVar[bool] = True
+    #: How many labels there have to be.
+    least_labels: ClassVar[int] = 2
     #: Whether rows are running text, which is cut and sampled in order.
     in_order: ClassVar[bool] = False
+    #: Why it cannot be trained, as the rest of a sentence that begins with the task; None where it can.
+    untrainable: ClassVar[str | None] = None
+    #: Whether the head is that of pretraining, which fits whatever the text is and goes by several names.
+    pretraining: ClassVar[bool] = False
+    #: Whether only a decoder can do it.
+    needs_decoder: ClassVar[bool] = False
+    #: Whether the outputs are embeddings of the model without a head.
+    embeds: ClassVar[bool] = False
+    #: Axes of the inputs that may have any length, in order.
+    axes: ClassVar[tuple[str, ...]] = ("batch", "length")
+    #: Inputs that only serve the head's own loss.
+    targets: ClassVar[tuple[str, ...]] = ("labels",)
+    #: What a linear model on embeddings would predict; None where it could not.
+    linear_probe: ClassVar[Literal["classes", "numbers"] | None] = None
+    #: Ending of a file whose content is ambiguous → reader.
+    readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "tsv"}
+    #: Names of what a request holds, in the order of the text columns.
+    fields: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    #: What a request looks like.
+    request: ClassVar[str] = 'a text, a pair of texts, or {"text": …, "text_pair": …}'
+    #: Tokens that a model generates for a request at most; 0 where nothing is generated.
+    new_tokens: int = 0
+    #: Setting → the values it may have, None for any; what is not listed cannot be set.
+    choices: ClassVar[Mapping[str, tuple[str, ...] | None]] = {}
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         self.settings = dict(settings or {})
+
+    def told(self, **settings: Any) -> Self:
+        """The kind with some settings changed."""
+        return type(self)({**self.settings, **settings})
+
+    # Which model fits.
+
+    @classmethod
+    def owns(cls, architecture: str) -> bool:
+        """Whether a class of Transformers has the head of this kind."""
+        ending = cls.head.removeprefix("AutoModel")
+        return bool(ending) and architecture.endswith(ending)
+
+    @classmethod
+    def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
+        """The kind that a model was trained for, if it is this one, as far as its class and config tell."""
+        return cls() if cls.owns(architecture) else None
+
+    @classmethod
+    def accepts(cls, architecture: str, classes: Sequence[str]) -> bool:
+        """Whether a checkpoint of a class has the head that other classes have, some name of it being among them."""
+        return architecture in classes
+
+    def for_model(self, *, causal: bool, sentence: SentenceSettings | None = None) -> Self:
+        """The kind with whatever follows from the model.
+
+        Args:
+            causal: Whether the model is a decoder.
+            sentence: How the model's outputs become one vector, where that is recorded.
+        """
+        return self
+
+    def head_fits(self, config: PretrainedConfig, labels: Sequence[str] | None) -> bool:
+        """Whether a head of the right class was trained for these labels, as far as its config tells."""
+        if not self.means_the_same(config):
+            return False
+        return labels is None or (config.num_labels == len(labels) and label_names(config) in (None, list(labels)))
+
+    def means_the_same(self, config: PretrainedConfig) -> bool:
+        """Whether the outputs of a head of the right class mean what they mean here."""
+        return getattr(config, "problem_type", None) != MULTI_LABEL
+
+    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
+        """What the model's config has to be told."""
+        if labels is None:
+            return {}
+        return {
+            "num_labels": len(labels),
+            "id2label": dict(enumerate(labels)),
+            "label2id": {label: index for index, label in enumerate(labels)},
+        }
+
+    # From files to examples.
 
     def columns(self, found: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
         """Which columns to read: those given, those of the layout, or those there is no doubt about."""
@@ -74,49 +174,134 @@ class Kind(ABC):
         """The columns of the choices in somebody's own file."""
         return ()
 
+    def reader_options(self, label: str | None) -> tuple[dict[str, Any], str | None]:
+        """What a label column means to the reader of somebody's own annotated files, and the column that is left."""
+        return {}, label
+
     def group(self, columns: Columns) -> tuple[str, ...]:
         """The columns whose equal values keep rows together when a file is divided."""
         return columns.text
+
+    def look_at(self, rows: Iterable[tuple[Row, Columns]]) -> Self:
+        """The kind with whatever has to be known of all rows before the first is parsed."""
+        return self
 
     @abstractmethod
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """The examples of a row, with labels as text; whatever is wrong with the row is an error here."""
 
-    def labels_of(self, example: Example) -> Iterable[str]:
-        """The labels of an example as text."""
+    def labels_of(self, example: Example) -> Iterable[Any]:
+        """The labels of an example: as text, or as numbers once `with_ids` has put them in."""
         return (example["label"],)
 
     def with_ids(self, example: Example, ids: Mapping[str, int]) -> Example:
         """The example with labels as numbers."""
         return {**example, "label": ids[example["label"]]}
 
-    def metric_names(self, labels: Sequence[str] | None) -> tuple[str, ...]:
-        """What is measured unless the preset says otherwise."""
-        return self.metrics
-
-    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
-        """What the model's config has to be told."""
-        if labels is None:
-            return {}
-        return {
-            "num_labels": len(labels),
-            "id2label": dict(enumerate(labels)),
-            "label2id": {label: index for index, label in enumerate(labels)},
-        }
+    # From examples to batches.
 
     @abstractmethod
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """The inputs of a split."""
 
-    def collator(self, processor: Any) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
+    def collator(self, processor: Any) -> Collator:
         """What makes batches of inputs."""
         return padding_collator(processor)
+
+    def items(self, batch: Arrays) -> int:
+        """What the loss of a batch is a mean over: examples, unless the kind says otherwise."""
+        return len(next(iter(batch.values())))
+
+    # From outputs to metrics.
+
+    def outputs(self, outputs: Arrays, batch: Arrays) -> dict[str, Any]:
+        """What metrics and answers need of a model's outputs for a batch, one entry for each item.
+
+        Args:
+            outputs: What the model gave, by name.
+            batch: The batch it gave that for, with its labels where there are any.
+        """
+        return {"logits": outputs["logits"]}
+
+    def metric_names(self, labels: Sequence[str] | None) -> tuple[str, ...]:
+        """What is measured unless the preset says otherwise."""
+        return self.metrics
 
     @abstractmethod
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
     ) -> dict[str, float]:
         """Measure a model's outputs."""
+
+    # From requests to answers.
+
+    @abstractmethod
+    def encode(self, request: Any) -> Example:
+        """The example that a request stands for, with any label; a request of another form is a `DataError`."""
+
+    def inputs(self, split: Split, processor: Any, max_length: int) -> Features:
+        """The inputs of requests, which have no labels."""
+        features = self.features(split, processor, max_length, 0)
+        items = [
+            {name: value for name, value in features[index].items() if name not in self.targets}
+            for index in range(len(features))
+        ]
+        return Features(items, features.extra)
+
+    def request_collator(self, processor: Any) -> Collator:
+        """What makes batches of the inputs of requests."""
+        return self.collator(processor)
+
+    @abstractmethod
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """The answers to requests, in their order, as JSON types.
+
+        Args:
+            split: The examples that `encode` gave.
+            features: What `inputs` gave for them.
+            outputs: What `outputs` left of the model's outputs, in the order of the features.
+            labels: The labels in the order of the head.
+            processor: Tokenizer or image processor.
+        """
+
+    @abstractmethod
+    def line(self, answer: Answer) -> str:
+        """An answer as people read it, in one line."""
+
+    def unfit(self, request: Any) -> DataError:
+        """The error for a request of another form."""
+        shown = repr(request) if isinstance(request, str) else str(request)
+        return DataError(f"a request for {self.name} reads `{shown[:60]}`; give {self.request}")
+
+
+def label_of(labels: Sequence[str] | None, number: Any) -> str:
+    """The name of an output; its number where the head has no names."""
+    return str(int(number)) if labels is None else labels[int(number)]
+
+
+def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Probabilities over the last axis."""
+    raised: np.ndarray[Any, Any] = np.exp(logits - logits.max(-1, keepdims=True))
+    shares: np.ndarray[Any, Any] = raised / raised.sum(-1, keepdims=True)
+    return shares
+
+
+def counted_tokens(batch: Arrays, *, shifted: bool) -> int:
+    """How many tokens of a batch have a label; with `shifted`, position n predicts token n + 1."""
+    labels = batch["labels"]
+    return max(1, int(((labels[:, 1:] if shifted else labels) != IGNORED).sum()))
+
+
+def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what a task of this kind cannot be told."""
+    for name, value in settings.items():
+        if name not in kind.choices:
+            raise DataError(f"task `{task}` has no {name}, but `{value}` was given; leave it out")
+        values = kind.choices[name]
+        if values is not None and value not in values:
+            raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")
 
 
 def _present(names: str | tuple[str, ...] | None, found: SplitRows) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +11,18 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.tasks.collators import PaddingCollator, padding_collator
 from slimformer.tasks.columns import ANSWERS, Columns, guess_one
-from slimformer.tasks.features import Features, as_arrays
-from slimformer.tasks.kinds.kind import IncompleteRowError, Kind, Rename, check_length, text_of
+from slimformer.tasks.encoding import TextEncoder
+from slimformer.tasks.features import Features
+from slimformer.tasks.kinds.kind import (
+    Answer,
+    Arrays,
+    IncompleteRowError,
+    Kind,
+    Rename,
+    check_length,
+    softmax,
+    text_of,
+)
 from slimformer.tasks.labels import label_text
 from slimformer.tasks.metrics.classification import classification_metrics
 
@@ -36,8 +47,12 @@ class MultipleChoice(Kind):
 
     name = "multiple-choice"
     head = "AutoModelForMultipleChoice"
+    pipeline_tag = "multiple-choice"
     metrics = ("accuracy",)
     labelled = False
+    axes = ("batch", "choices", "length")
+    fields = ("question",)
+    request = 'a question with its choices: (question, [choices]) or {"question": …, "choices": […]}'
 
     def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the question, and of its continuation where SWAG has one."""
@@ -84,11 +99,11 @@ class MultipleChoice(Kind):
         choices = [
             choice for example in split for choice in [*example["choices"], *[""] * (width - len(example["choices"]))]
         ]
-        encoded = processor(questions, choices, truncation=True, max_length=max_length)
+        encoded = TextEncoder(processor).inputs(questions, choices, max_length)
         inputs = []
         for index, example in enumerate(split):
-            rows = range(index * width, (index + 1) * width)
-            item = {name: [as_arrays({name: encoded[name][row]})[name] for row in rows] for name in encoded}
+            rows = encoded[index * width : (index + 1) * width]
+            item = {name: [row[name] for row in rows] for name in rows[0]}
             inputs.append({**item, "labels": example["label"]})
         return Features(inputs, [len(example["choices"]) for example in split])
 
@@ -100,10 +115,47 @@ class MultipleChoice(Kind):
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
     ) -> dict[str, float]:
         """Compare the best of the real choices with the answer."""
-        scores = np.array(predictions, dtype=np.float64)  # [questions, choices]
-        scores[np.arange(scores.shape[1]) >= np.array(features.extra)[:, None]] = -np.inf
+        scores = _real(predictions, features)
         truth = np.array([example["label"] for example in split])
         return classification_metrics(truth, scores.argmax(-1), scores.shape[1], metrics)
+
+    def encode(self, request: Any) -> Example:
+        """A question with its choices."""
+        if isinstance(request, (tuple, list)) and len(request) == 2:
+            request = dict(zip(("question", "choices"), request, strict=True))
+        if not isinstance(request, Mapping):
+            raise self.unfit(request)
+        question, choices = request.get("question"), request.get("choices")
+        if not isinstance(question, str) or not isinstance(choices, (tuple, list)) or len(choices) < 2:
+            raise self.unfit(request)
+        choices = [str(choice).strip() for choice in choices]
+        if not question.strip() or not all(choices):
+            raise DataError(f"the question or a choice of a request is empty; give {self.request}")
+        return {"question": question.strip(), "choices": choices, "label": 0}
+
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """The best choice, its number, and the probability of each."""
+        answers = []
+        for example, row in zip(split, softmax(_real(outputs["logits"], features)), strict=True):
+            best = int(row.argmax())
+            scores = [float(share) for share in row[: len(example["choices"])]]
+            answers.append(
+                {"index": best, "choice": example["choices"][best], "probability": scores[best], "scores": scores}
+            )
+        return answers
+
+    def line(self, answer: Answer) -> str:
+        """The choice."""
+        return f"{answer['index']}: {answer['choice']} {answer['probability']:.4f}"
+
+
+def _real(scores: Any, features: Features) -> np.ndarray[Any, Any]:
+    """The scores of choices, [questions, choices]; one that only fills up is never the best."""
+    real = np.array(scores, dtype=np.float64)
+    real[np.arange(real.shape[1]) >= np.array(features.extra)[:, None]] = -np.inf
+    return real
 
 
 def _choices(row: Row, columns: Columns) -> tuple[list[str], list[str]]:

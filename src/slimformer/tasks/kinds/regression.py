@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from slimformer.tasks.columns import SCORES, Columns, guess_one
-from slimformer.tasks.kinds.classification import text_features, texts_of
-from slimformer.tasks.kinds.kind import Kind, Rename
+from slimformer.tasks.kinds.classification import text_features, texts_in, texts_of
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.labels import number
 from slimformer.tasks.metrics.regression import regression_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from transformers import PretrainedConfig
+
     from slimformer.tasks.features import Features
-    from slimformer.tasks.preset import KindName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -25,10 +26,25 @@ if TYPE_CHECKING:
 class Regression(Kind):
     """Predicting a number for a text or a pair."""
 
-    name: ClassVar[KindName] = "regression"
+    name: ClassVar[str] = "regression"
     head = "AutoModelForSequenceClassification"
+    pipeline_tag = "text-classification"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     labelled = False
+    linear_probe = "numbers"
+
+    @classmethod
+    def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
+        """A head for sequences with one output."""
+        kind = super().of_model(architecture, config)
+        if kind is None or config is None:
+            return kind
+        one = config.problem_type is None and config.num_labels == 1
+        return kind if one or config.problem_type == "regression" else None
+
+    def head_fits(self, config: PretrainedConfig, labels: Sequence[str] | None) -> bool:
+        """Whether a head has one output."""
+        return bool(config.num_labels == 1)
 
     def guess_label(self, found: SplitRows) -> str:
         """The column of the label."""
@@ -53,3 +69,18 @@ class Regression(Kind):
         """Compare with the truth."""
         truth = np.array([example["label"] for example in split])
         return regression_metrics(truth, np.asarray(predictions).reshape(len(split)), metrics)
+
+    def encode(self, request: Any) -> Example:
+        """A text or a pair."""
+        return {**texts_in(self, request), "label": 0.0}
+
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """The number."""
+        values = np.asarray(outputs["logits"]).reshape(len(split), -1)[:, 0]
+        return [{"value": float(value)} for value in values]
+
+    def line(self, answer: Answer) -> str:
+        """The number."""
+        return f"{answer['value']:.4f}"

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.tasks.collators import IGNORED, PaddingCollator, padding_collator
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one
-from slimformer.tasks.features import Features, as_arrays
-from slimformer.tasks.kinds.kind import Kind, Rename, check_length, need_fast
+from slimformer.tasks.encoding import TextEncoder
+from slimformer.tasks.features import Features
+from slimformer.tasks.kinds.kind import (
+    Answer,
+    Arrays,
+    Kind,
+    Rename,
+    check_length,
+    counted_tokens,
+    label_of,
+    need_fast,
+)
 from slimformer.tasks.labels import label_text
 from slimformer.tasks.metrics.tagging import tagging_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
-    from transformers import PreTrainedTokenizerBase
-
+    from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -32,7 +42,11 @@ class Tagging(Kind):
 
     name = "tagging"
     head = "AutoModelForTokenClassification"
+    pipeline_tag = "token-classification"
     metrics = ("f1", "precision", "recall", "accuracy")
+    readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "conll", ".tsv": "conll"}
+    fields = ("tokens",)
+    request = 'a text, whose words stand between blanks, a list of words, or {"tokens": [words]}'
 
     def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the words."""
@@ -41,6 +55,18 @@ class Tagging(Kind):
     def guess_label(self, found: SplitRows) -> str:
         """The column of the tags."""
         return guess_one(found, TAGS, "tags")
+
+    def reader_options(self, label: str | None) -> tuple[dict[str, Any], str | None]:
+        """A number names the tag's column of a CoNLL file, and a word a column of CoNLL-U."""
+        from slimformer.tasks.readers.conll import CONLLU_COLUMNS
+
+        if label is None:
+            return {}, None
+        if label.lstrip("-").isdecimal():
+            return {"tag": int(label)}, None
+        if label.lower() in CONLLU_COLUMNS:
+            return {"column": label.lower()}, None
+        return {}, label
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One sentence."""
@@ -58,9 +84,9 @@ class Tagging(Kind):
             names = iob2(names)
         return [{"tokens": [str(token) for token in tokens], "tags": names}]
 
-    def labels_of(self, example: Example) -> Iterable[str]:
+    def labels_of(self, example: Example) -> Iterable[Any]:
         """The tags of the sentence."""
-        tags: list[str] = example["tags"]
+        tags: list[Any] = example["tags"]
         return tags
 
     def with_ids(self, example: Example, ids: Mapping[str, int]) -> Example:
@@ -76,11 +102,12 @@ class Tagging(Kind):
         """Tokenise sentences; `extra` holds the position of each word's last piece, -1 for none."""
         need_fast(processor, "tagging")
         check_length(processor, max_length)
-        encoded = _encode(processor, [example["tokens"] for example in split], max_length)
+        encoder = TextEncoder(processor)
+        encodings = encoder.encodings(_words(encoder, [example["tokens"] for example in split]), None, max_length)
         inputs, extra = [], []
-        for index, example in enumerate(split):
-            item = as_arrays({name: encoded[name][index] for name in encoded})
-            positions = last_pieces(encoded.word_ids(index), len(example["tokens"]))
+        for example, encoding in zip(split, encodings, strict=True):
+            item = encoder.as_inputs(encoding)
+            positions = last_pieces(encoding.word_ids, len(example["tokens"]))
             labels = np.full(len(item["input_ids"]), IGNORED, np.int32)
             kept = positions >= 0
             labels[positions[kept]] = np.array(example["tags"])[kept]
@@ -92,18 +119,48 @@ class Tagging(Kind):
         """Pads on the right whatever the tokenizer prefers, so that a word keeps its position in the outputs."""
         return padding_collator(processor, side="right")
 
+    def items(self, batch: Arrays) -> int:
+        """Words that have a tag."""
+        return counted_tokens(batch, shifted=False)
+
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
     ) -> dict[str, float]:
         """Compare the tags of words."""
         names = list(labels or ())
-        best = np.asarray(predictions).argmax(-1)  # [sentences, positions]
         truth = [[names[tag] for tag in example["tags"]] for example in split]
-        predicted = [
-            [names[row[position]] if position >= 0 else None for position in positions]
-            for row, positions in zip(best, features.extra, strict=True)
-        ]
-        return tagging_metrics(truth, predicted, metrics)
+        return tagging_metrics(truth, _tags(features, predictions, names), metrics)
+
+    def encode(self, request: Any) -> Example:
+        """The words of a text, or a list of them."""
+        if isinstance(request, Mapping):
+            request = request.get("tokens") or request.get("text")
+        words = request.split() if isinstance(request, str) else request
+        if not isinstance(words, (list, tuple)) or not words or not all(isinstance(word, str) for word in words):
+            raise self.unfit(request)
+        if not all(word.strip() for word in words):
+            raise DataError(f"word {[bool(word.strip()) for word in words].index(False) + 1} of a request is empty")
+        return {"tokens": list(words), "tags": [0] * len(words)}
+
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """A tag for each word; None for one that was cut off."""
+        tags = _tags(features, outputs["logits"], labels)
+        return [{"tokens": example["tokens"], "tags": each} for example, each in zip(split, tags, strict=True)]
+
+    def line(self, answer: Answer) -> str:
+        """Words with their tags."""
+        return " ".join(f"{word}/{tag or '?'}" for word, tag in zip(answer["tokens"], answer["tags"], strict=True))
+
+
+def _tags(features: Features, logits: Any, labels: Sequence[str] | None) -> list[list[str | None]]:
+    """The likeliest tag of each word, None for a word without one."""
+    best = np.asarray(logits).argmax(-1)  # [sentences, positions]
+    return [
+        [label_of(labels, row[position]) if position >= 0 else None for position in positions]
+        for row, positions in zip(best, features.extra, strict=True)
+    ]
 
 
 def last_pieces(word_ids: Sequence[int | None], words: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -126,17 +183,15 @@ def iob2(tags: Sequence[str]) -> list[str]:
     return result
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, sentences: list[list[str]], max_length: int) -> Any:
-    if _wants_blanks(tokenizer):
-        sentences = [[tokens[0], *(f" {token}" for token in tokens[1:])] for tokens in sentences]
-    return tokenizer(sentences, is_split_into_words=True, truncation=True, max_length=max_length)
+def _words(encoder: TextEncoder, sentences: list[list[str]]) -> list[list[str]]:
+    """Words as the tokenizer wants them: some, such as RoBERTa's, take a word in a sentence to begin with a blank."""
+    if not _wants_blanks(encoder):
+        return sentences
+    return [[tokens[0], *(f" {token}" for token in tokens[1:])] for tokens in sentences]
 
 
-def _wants_blanks(tokenizer: PreTrainedTokenizerBase) -> bool:
+def _wants_blanks(encoder: TextEncoder) -> bool:
     """Whether a word in a sentence begins with a blank to this tokenizer (GPT-2, RoBERTa), and it adds none itself."""
-    running = tokenizer("a b", add_special_tokens=False)["input_ids"]
-    split, blank = (
-        tokenizer(["a", second], is_split_into_words=True, add_special_tokens=False)["input_ids"]
-        for second in ("b", " b")
-    )
-    return bool(split != running and blank == running)
+    (running,) = encoder.encodings(["a b"], special_tokens=False)
+    split, blank = encoder.encodings([["a", "b"], ["a", " b"]], special_tokens=False)
+    return bool(split.ids != running.ids and blank.ids == running.ids)

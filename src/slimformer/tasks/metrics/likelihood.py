@@ -18,20 +18,32 @@ from slimformer.tasks.metrics.choosing import chosen
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
 
+def reduce_logits(logits: Any, labels: Any, *, causal: bool) -> Any:
+    """Reduce the logits of a batch to [batch, 3]; a causal model's logits speak of the next token.
 
-def reduce_logits(logits: Tensor, labels: Tensor, *, causal: bool) -> Tensor:
-    """Reduce the logits of a batch to [batch, 3]; a causal model's logits speak of the next token."""
-    import torch
-    from torch.nn.functional import cross_entropy
-
+    Args:
+        logits: [batch, length, vocabulary], in NumPy or in torch.
+        labels: [batch, length], in the same.
+        causal: Whether position n speaks of token n + 1.
+    """
     if causal:
         logits, labels = logits[:, :-1], labels[:, 1:]
     counted = labels != IGNORED
-    losses = cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
+    if isinstance(logits, np.ndarray):
+        wide = logits.astype(np.float32)
+        shifted = wide - wide.max(-1, keepdims=True)
+        total = np.log(np.exp(shifted).sum(-1))
+        chosen_logits = np.take_along_axis(shifted, np.where(counted, labels, 0)[..., None], -1)[..., 0]
+        losses = np.where(counted, total - chosen_logits, 0)
+        right = (logits.argmax(-1) == labels) & counted
+        return np.stack([losses.sum(-1), counted.sum(-1), right.sum(-1)], axis=-1).astype(np.float32)
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    nll = cross_entropy(logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
     right = (logits.argmax(-1) == labels) & counted
-    return torch.stack([losses.sum(-1), counted.sum(-1).float(), right.sum(-1).float()], dim=-1)
+    return torch.stack([nll.sum(-1), counted.sum(-1).float(), right.sum(-1).float()], dim=-1)
 
 
 def likelihood_metrics(reduced: Any, metrics: Sequence[str]) -> dict[str, float]:
@@ -43,7 +55,7 @@ def likelihood_metrics(reduced: Any, metrics: Sequence[str]) -> dict[str, float]
     if rows.ndim != 2 or rows.shape[1] != 3:
         raise DataError(
             f"predictions of shape `{rows.shape}` are not reduced; "
-            "pass each batch's logits and labels through `TaskData.reduce`"
+            "pass each batch's logits and labels through `TaskData.outputs`"
         )
     nll, tokens, right = rows.sum(0)
     if tokens == 0:

@@ -9,9 +9,10 @@ from slimformer.tasks.readers.table import Row, Table
 from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from slimformer.tasks.preset import KindName, ReaderName
+    from slimformer.tasks.preset import ReaderName
 
 __all__ = ["ENDINGS", "Row", "Table", "read", "reader_for"]
 
@@ -58,18 +59,18 @@ def read(path: Path, reader: ReaderName, split: str, **options: Any) -> Table:
             return _read_images(path, reader, split, **options)
 
 
-def reader_for(path: Path, kind: KindName) -> ReaderName:
-    """The reader for somebody's own file, by its name, its first character and the task."""
+def reader_for(path: Path, preferred: Mapping[str, ReaderName]) -> ReaderName:
+    """The reader for somebody's own file, by its name, its first character and what the kind of task prefers."""
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     suffix = suffix.lower()
-    if suffix == ".json" and kind == "question-answering":
-        return "jsonl" if _first_character(path) == "[" else "squad"
-    if suffix == ".tsv" and kind == "tagging":
-        return "conll"
+    if suffix in (".txt", ".text", ""):
+        return "jsonl" if _first_character(path) == "{" else preferred.get(".txt", "tsv")
+    if suffix == ".json" and suffix in preferred and _first_character(path) == "[":
+        return "jsonl"
+    if suffix in preferred:
+        return preferred[suffix]
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
-    if suffix in (".txt", ".text", ""):
-        return _reader_for_text(path, kind)
     raise DataError(
         f"`{path}` ends in `{suffix}`, which no reader knows; give a file that ends in one of: {readable()}"
     )
@@ -78,16 +79,6 @@ def reader_for(path: Path, kind: KindName) -> ReaderName:
 def readable() -> str:
     """The endings of files that can be read, for messages."""
     return ", ".join(ENDINGS)
-
-
-def _reader_for_text(path: Path, kind: KindName) -> ReaderName:
-    if _first_character(path) == "{":
-        return "jsonl"
-    if kind == "tagging":
-        return "conll"
-    if kind in ("language-modelling", "last-word"):
-        return "text"
-    return "tsv"
 
 
 def _first_character(path: Path) -> str:

@@ -12,10 +12,10 @@ from torch.func import functional_call
 from slimformer import artifact
 from slimformer.artifact.storage.mask import assemble
 from slimformer.errors import ArtifactError
-from slimformer.methods.base import is_artifact
+from slimformer.inference.door import is_artifact
 from slimformer.methods.mask.measuring import Measure
-from slimformer.methods.task_options import TaskOptions
 from slimformer.report import Figure, Finding, Series, curves
+from slimformer.tasks.options import TaskOptions
 from slimformer.train import Loss, TrainingOptions, train
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from slimformer import artifact, models
-from slimformer.methods.base import is_artifact
+from slimformer.inference.door import is_artifact
 from slimformer.methods.mask.measuring import Measure
-from slimformer.methods.task_options import TaskOptions
 from slimformer.report import Figure, Finding, clouds
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

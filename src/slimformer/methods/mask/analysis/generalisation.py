@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer.methods.task_evaluation import evaluate_on_task
-from slimformer.methods.task_options import TaskOptions
+from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.report import Figure, Finding, bars
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

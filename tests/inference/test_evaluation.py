@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from slimformer.evaluation import PADDING, evaluate, item_length, mean_embedding, predict
+from slimformer.inference.evaluation import evaluate, predict
+from slimformer.inference.runners import PADDING
 from slimformer.tasks import get_task
+from slimformer.tasks.features import Features, item_length
 from tests import corpus, runs, zoo
 
 
@@ -55,7 +57,7 @@ def test_the_mode_is_restored_after_an_error(texts):
     data, _, tokenizer = texts
     model = classifier().train()
     with pytest.raises(IndexError):
-        predict(model, data, [{"input_ids": np.array([10**6]), "labels": 0}], tokenizer)
+        predict(model, data, Features([{"input_ids": np.array([10**6]), "labels": 0}]), tokenizer)
     assert model.training
 
 
@@ -85,16 +87,6 @@ def test_lengths_of_items():
     assert item_length({"input_ids": [np.array([1, 2]), np.array([1, 2, 3, 4])]}) == 4
     assert item_length({"pixel_values": np.zeros((3, 8, 8))}) == 0
     assert item_length({"input_ids": []}) == 0
-
-
-def test_embeddings_are_means_over_real_tokens():
-    hidden = torch.randn(2, 4, 8)
-    mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1]])
-    found = mean_embedding(hidden, mask)
-    torch.testing.assert_close(found[0], hidden[0, :2].mean(0))
-    torch.testing.assert_close(found[1], hidden[1, 1:].mean(0))
-    torch.testing.assert_close(mean_embedding(hidden, None), hidden.mean(1))
-    assert torch.isfinite(mean_embedding(hidden, torch.zeros(2, 4, dtype=torch.long))).all()
 
 
 def test_images(tmp_path):

@@ -1,0 +1,117 @@
+"""Running a model over inputs, batch by batch: arrays in, arrays out, whatever computes in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from slimformer.tasks.collators import as_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from slimformer.tasks.collators import Collator
+    from slimformer.tasks.features import Features
+    from slimformer.tasks.kinds.kind import Kind
+
+Array: TypeAlias = np.ndarray[Any, Any]
+#: A batch of NumPy arrays in, what `Kind.outputs` leaves of the outputs out, in NumPy again.
+Runner: TypeAlias = Callable[[dict[str, Array]], Mapping[str, Array]]
+
+#: What stands in places of the outputs that belong to padding.
+PADDING = -100.0
+
+
+def run(features: Features, collate: Collator, runner: Runner, batch_size: int) -> dict[str, Array]:
+    """The outputs for every item in order.
+
+    Items run in the order of their length, which spares most of the padding.
+    """
+    order = np.argsort([-length for length in features.lengths], kind="stable").tolist()
+    batches = [
+        runner(collate([features[index] for index in order[start : start + batch_size]]))
+        for start in range(0, len(order), batch_size)
+    ]
+    back = np.argsort(order)
+    return {name: join([batch[name] for batch in batches])[back] for name in batches[0]}
+
+
+def join(parts: Sequence[Array]) -> Array:
+    """Put batches together; sequences of different lengths are filled up at the end."""
+    if parts[0].ndim < 2 or len({part.shape[1] for part in parts}) == 1:
+        return np.concatenate(parts)
+    longest = max(part.shape[1] for part in parts)
+    pads = [[(0, 0), (0, longest - part.shape[1]), *[(0, 0)] * (part.ndim - 2)] for part in parts]
+    filled = [np.pad(part, pad, constant_values=PADDING) for part, pad in zip(parts, pads, strict=True)]
+    return np.concatenate(filled)
+
+
+def as_array(value: Any) -> Array:
+    """A tensor or an array as an array, floats in float32."""
+    return value if isinstance(value, np.ndarray) else value.float().cpu().numpy()
+
+
+class TorchRunner:
+    """Runs a model in torch.
+
+    Args:
+        model: The model, in eval mode.
+        kind: What it has to do.
+    """
+
+    def __init__(self, model: Any, kind: Kind) -> None:
+        self.model = model
+        self.kind = kind
+        self.device = next(model.parameters()).device
+
+    def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """Run one batch; labels in it only serve to reduce the outputs."""
+        import torch
+
+        tensors = {name: tensor.to(self.device) for name, tensor in as_tensors(batch).items()}
+        inputs = {name: tensor for name, tensor in tensors.items() if name not in self.kind.targets}
+        with torch.inference_mode():
+            outputs = self.kind.outputs(self.model(**inputs), tensors)
+            return {name: as_array(value) for name, value in outputs.items()}
+
+
+class TorchGenerator:
+    """Lets a decoder in torch go on with texts, always with the likeliest token.
+
+    Args:
+        model: The model, in eval mode.
+        kind: What it has to do.
+        processor: Its tokenizer.
+    """
+
+    def __init__(self, model: PreTrainedModel, kind: Kind, processor: Any) -> None:
+        from transformers import GenerationConfig
+
+        own: Any = model.generation_config
+        ends = next((each for each in (own and own.eos_token_id, processor.eos_token_id) if each is not None), None)
+        self.model: Any = model
+        self.kind = kind
+        self.device = next(model.parameters()).device
+        self.ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        pad = processor.pad_token_id
+        self.config = GenerationConfig(
+            do_sample=False,
+            max_new_tokens=kind.new_tokens,
+            eos_token_id=self.ends or None,
+            pad_token_id=pad if pad is not None else (self.ends[0] if self.ends else 0),
+        )
+
+    def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """Go on with a batch of texts, padded on the left; -1 stands after the end of each."""
+        import torch
+
+        tensors = {name: tensor.to(self.device) for name, tensor in as_tensors(batch).items()}
+        with torch.inference_mode():
+            tokens = self.model.generate(**tensors, generation_config=self.config)
+        added = tokens[:, tensors["input_ids"].shape[1] :].cpu().numpy()
+        ended = np.cumsum(np.isin(added, self.ends), axis=1) > 0
+        return dict(self.kind.outputs({"sequences": np.where(ended, -1, added)}, batch))

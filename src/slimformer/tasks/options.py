@@ -1,0 +1,79 @@
+"""Which task, on which data: the settings that every command on a task shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from slimformer.config import Config
+from slimformer.tasks.task import get_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slimformer.models.sentence import SentenceSettings
+    from slimformer.tasks.data import TaskData
+
+Positive = Annotated[int, Field(ge=1)]
+
+#: Options that an artifact remembers, so that it can be evaluated without being told again.
+RECORDED = ("text_column", "label_column", "label_separator", "language", "max_length")
+
+
+class BaseOptions(Config):
+    """What to start from and where the result goes."""
+
+    model: str | None = Field(None, description="The base: a folder, a Hub name or an alias such as `minilm`.")
+    out: str | None = Field(
+        None, description="Folder for the result; it must not exist yet, unless `--overwrite` is given."
+    )
+
+
+class TaskOptions(Config):
+    """The task, its data and how texts are cut."""
+
+    task: str | None = Field(
+        None, description="A data set such as `sst2`, or a kind such as `classification` or `tagging`."
+    )
+    data: str | None = Field(None, description="A folder or file with the data, or a Hub data set name.")
+    text_column: str | None = Field(None, description="Column with the text; two, joined by a comma, for pairs.")
+    label_column: str | None = Field(None, description="Column with the label.")
+    label_separator: str | None = Field(
+        None, description="What stands between the labels of a row, where it may have several and the data leave doubt."
+    )
+    language: str | None = Field(None, description="Language of a multilingual data set.")
+    max_length: Positive | None = Field(None, description="Tokens a text is cut to; by default the task's own.")
+    limit: Positive | None = Field(None, description="Use only so many rows of each split.")
+
+
+def load_data(
+    options: TaskOptions,
+    splits: Sequence[str],
+    *,
+    causal: bool = False,
+    sentence: SentenceSettings | None = None,
+    labels: Sequence[str] | None = None,
+) -> TaskData:
+    """Load some splits of the data that options name.
+
+    Args:
+        options: The task and its data.
+        splits: Some of train, dev, test.
+        causal: Whether the model is a decoder; a language model's objective follows from it.
+        sentence: How the model's outputs become one vector, where that is recorded.
+        labels: The labels of a trained model, in the order of its head.
+    """
+    assert options.task is not None
+    task = get_task(options.task)
+    settings = {} if options.label_separator is None else {"label_separator": options.label_separator}
+    return task.load(
+        options.data,
+        splits,
+        text_column=options.text_column,
+        label_column=options.label_column,
+        limit=options.limit,
+        labels=labels,
+        language=options.language,
+        kind=task.kind(**settings).for_model(causal=causal, sentence=sentence),
+    )
