@@ -30,8 +30,7 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
 
     from slimformer import models
     from slimformer.methods.quantize.config import QuantizeConfig
-    from slimformer.methods.quantize.objective import kd_objective
-    from slimformer.methods.quantize.placement import quantize_numbers
+    from slimformer.methods.quantize.student import kd_objective, quantize_numbers
     from slimformer.train import TrainingOptions, train
     from slimformer.train.trainer import SlimTrainer  # noqa: F401  (imported before memory is read)
 

@@ -19,7 +19,7 @@ from harness import RESULTS, keep, kept, options
 from slimformer import artifact, finetune, quantize
 from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.tasks.options import load_data
 
 

@@ -13,7 +13,7 @@ from slimformer.registration import register_with_transformers
 from slimformer.registry import METHODS
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, corpus, errors, export, models, objectives, taps, tasks, views
+    from slimformer import anatomy, artifact, corpus, errors, integrations, models, objectives, taps, tasks, views
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
     from slimformer.taps import Taps, run_until
@@ -28,7 +28,7 @@ __all__ = [
     "artifact",
     "corpus",
     "errors",
-    "export",
+    "integrations",
     "load",
     "models",
     "objectives",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _SUBMODULES = frozenset(
-    {"anatomy", "artifact", "corpus", "errors", "export", "models", "objectives", "taps", "tasks", "views"}
+    {"anatomy", "artifact", "corpus", "errors", "integrations", "models", "objectives", "taps", "tasks", "views"}
 )
 _NAMES = {
     "Anatomy": "slimformer.anatomy",

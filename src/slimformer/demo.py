@@ -20,8 +20,7 @@ from slimformer import __version__
 from slimformer.errors import DataError
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
-from slimformer.methods.method import losses_in
-from slimformer.methods.options import RunOptions
+from slimformer.methods.method import RunOptions, losses_in
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import Manifest, fingerprint
+from slimformer.artifact.checks import sum_file
 from slimformer.artifact.manifest import _canonical, _sum_of
-from slimformer.artifact.sums import sum_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from slimformer.artifact import save, verify
-from slimformer.artifact.sums import sum_file
+from slimformer.artifact.checks import sum_file
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 from tests.artifact.forging import edit, resum, sign

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from slimformer.corpus.finding import ENDINGS
+from slimformer.corpus.opening import ENDINGS
 from tests.conftest import ROOT
 
 GUIDE = (ROOT / "docs" / "guides" / "corpus.md").read_text(encoding="utf-8")

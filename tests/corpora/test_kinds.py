@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.corpus import open_corpus
-from slimformer.corpus.faults import refuse
+from slimformer.corpus.source import refuse
 
 TEXTS = [f"document {number} says «{'ja' * (number % 7)}»" for number in range(200)]
 ANY = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40), min_size=1, max_size=12)

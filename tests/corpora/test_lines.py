@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slimformer.corpus import open_corpus
-from slimformer.corpus.faults import refuse
+from slimformer.corpus.source import refuse
 
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=60)
 ENDS = st.sampled_from(["\n", "\r\n"])

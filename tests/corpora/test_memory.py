@@ -19,7 +19,7 @@ BEGIN = """
 import json, sys
 from pathlib import Path
 from slimformer.corpus import open_corpus
-from slimformer.corpus.faults import Outlive
+from slimformer.corpus.source import Outlive
 
 def memory(name):
     # Not `getrusage`, whose peak is inherited from the process that started this one.

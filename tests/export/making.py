@@ -8,10 +8,10 @@ import torch
 import transformers as hf
 from torch import nn
 
-from slimformer.artifact.storage.packed_weights import keep_quantized
+from slimformer.artifact.storage.packed import keep_quantized
 from slimformer.artifact.storage.quantizer import adopt
 from slimformer.methods.quantize.config import NumberOptions
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.views import bake, quantized_weights
 from tests import zoo
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.errors import ArtifactError
-from slimformer.export.blocks import FAST, packed_blocks, rounded_blocks
 from slimformer.formats import PackedWeight, find_format, find_layout, pack
+from slimformer.integrations.onnx.matrices import FAST, packed_blocks, rounded_blocks
 from slimformer.registry import FORMATS
 
 onnx = pytest.importorskip("onnx")

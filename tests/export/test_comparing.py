@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from slimformer.errors import ArtifactError
-from slimformer.export.comparing import difference
+from slimformer.integrations.onnx.comparing import difference
 
 MASK = {"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]])}
 

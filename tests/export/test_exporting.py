@@ -11,9 +11,9 @@ import transformers as hf
 
 from slimformer import models
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, UnknownFamilyError
-from slimformer.export import to_onnx
-from slimformer.export.matrices import replace_matrices
-from slimformer.export.sources import working_copies
+from slimformer.integrations.onnx import to_onnx
+from slimformer.integrations.onnx.matrices import replace_matrices
+from slimformer.integrations.onnx.sources import working_copies
 from slimformer.views import QuantizedView, attach, rounding_of, unrounded
 from tests import runs, zoo
 from tests.conftest import ROOT

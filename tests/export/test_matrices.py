@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from slimformer.artifact.storage.packed_weights import packed_weights
-from slimformer.export.matrices import BlockEmbedding, BlockLinear, replace_matrices
+from slimformer.artifact.storage.packed import packed_weights
+from slimformer.integrations.onnx.matrices import BlockEmbedding, BlockLinear, replace_matrices
 from slimformer.registry import FORMATS
 from slimformer.views import unrounded
 from tests import zoo

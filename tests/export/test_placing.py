@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slimformer.errors import ArtifactError
-from slimformer.export.placing import check_place, check_space, data_beside, staged
+from slimformer.integrations.onnx.exporting import check_place, check_space, data_beside, staged
 from tests import runs
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slimformer.errors import TrainingError
-from slimformer.methods.options import RunOptions
+from slimformer.methods.method import RunOptions
 from slimformer.methods.output import OutputDirectory
 
 

@@ -92,7 +92,7 @@ def test_what_cannot_be_carried_along_is_refused(tmp_path):
     modules = json.loads((tmp_path / "modules.json").read_text())
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     (tmp_path / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(CheckpointError, match="has a step `Dense`, which cannot be carried along; remove modules.json"):
+    with pytest.raises(CheckpointError, match=r"has a step `Dense`, which cannot be carried along; remove"):
         SentenceSettings.read(tmp_path)
     (tmp_path / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(CheckpointError, match="has no pooling"):
@@ -127,7 +127,9 @@ def test_sentence_transformers_reads_the_same(settings, tmp_path):
 def test_evaluation_pools_as_recorded(tmp_path):
     """The same weights measured twice; only what lies beside them differs."""
     folder, rows = corpus.model_folder(tmp_path / "model"), ["sentence1\tsentence2\tscore"]
-    rows += [f"{' '.join(corpus.WORDS[n : n + 4])}\t{' '.join(corpus.WORDS[n + 2 : n + 9])}\t{n % 5}" for n in range(12)]
+    rows += [
+        f"{' '.join(corpus.WORDS[n : n + 4])}\t{' '.join(corpus.WORDS[n + 2 : n + 9])}\t{n % 5}" for n in range(12)
+    ]
     (tmp_path / "dev.tsv").write_text("\n".join(rows) + "\n")
 
     def measured(model):

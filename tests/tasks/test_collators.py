@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import torch
 
-from slimformer.tasks.collators import PaddingCollator, StackingCollator, TensorCollator, padding_collator
+from slimformer.tasks.features import PaddingCollator, StackingCollator, TensorCollator, padding_collator
 
 
 def item(*ids, **more):

@@ -5,8 +5,7 @@ from slimformer.anatomy.anatomy import Anatomy, find, unwrap
 from slimformer.anatomy.block import Block
 from slimformer.anatomy.census import Census, PartCount
 from slimformer.anatomy.family import Family, Fused, family_of, known, register
-from slimformer.anatomy.matrix import Matrix
-from slimformer.anatomy.part import Part
+from slimformer.anatomy.matrix import Matrix, Part
 
 __all__ = [
     "Anatomy",

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from slimformer.anatomy.family import Family, Fused
-from slimformer.anatomy.matrix import Matrix
-from slimformer.anatomy.part import Part
+from slimformer.anatomy.matrix import Matrix, Part
 from slimformer.errors import AnatomyError
 
 if TYPE_CHECKING:

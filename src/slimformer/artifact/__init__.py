@@ -4,14 +4,13 @@ Importing this package is quick: torch and transformers are loaded by the functi
 and nothing here imports training.
 """
 
-from slimformer.artifact.loading import Loaded, load
+from slimformer.artifact.loading import Loaded, Report, load, verify
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
 from slimformer.artifact.merging import merge
+from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.saving import save
 from slimformer.artifact.storage.mask import MaskStorage
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.artifact.verifying import Report, verify
-from slimformer.artifact.weights import fingerprint
 
 __all__ = [
     "Base",

@@ -1,4 +1,4 @@
-"""Loading an artifact: sums first, then the model, and only when every weight is accounted for."""
+"""Loading and verifying an artifact: sums first, then the model, and only when every weight is accounted for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.guard import check_configs, read_config
-from slimformer.artifact.layout import CONFIG
+from slimformer.artifact.checks import check_configs, check_files, read_config
+from slimformer.artifact.layout import CONFIG, PROBE
 from slimformer.artifact.manifest import Manifest, read_manifest
+from slimformer.artifact.probe import Probe, ask, difference
+from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
-from slimformer.artifact.sums import check_files
 from slimformer.errors import ArtifactError
 from slimformer.models import quiet
-from slimformer.models.processors import processor_class
+from slimformer.models.loading import processor_class
 
 if TYPE_CHECKING:
     import torch
@@ -130,3 +131,54 @@ def architecture_of(folder: Path) -> type[PreTrainedModel]:
     """The class of Transformers that the config of a folder names."""
     found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG), trust_code=False)[0]
     return found
+
+
+#: How far the outputs may lie from those recorded, to leave room for another machine's arithmetic.
+RELATIVE, ABSOLUTE = 1e-4, 1e-5
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `verify` checked."""
+
+    folder: str
+    files: tuple[str, ...]
+    bytes: int
+    outputs: tuple[str, ...]
+    max_difference: float
+
+
+def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path | None = None) -> Report:
+    """Check an artifact completely; an `ArtifactError` gives the first reason why it is not sound.
+
+    The manifest and the sums of all files come first, and nothing else is parsed before they agree. Then
+    the fingerprint of the weights, the loading of model and processor, and the probe, asked on the CPU in
+    float32. A mask is verified on its base, which is found as `load` finds it.
+    """
+    path = Path(folder).expanduser()
+    manifest = checked_manifest(path, trust_code=trust_remote_code)
+    found = fingerprint(path)
+    if found != manifest.model.fingerprint:
+        raise ArtifactError(
+            f"the weights of artifact `{folder}` have the fingerprint {found[:12]}… instead of "
+            f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
+        )
+    probe = _read_probe(path)
+    load_processor(path, trust_code=trust_remote_code, base=base)
+    model = load_model(path, dtype="float32", trust_code=trust_remote_code, base=base)
+    try:
+        apart = difference(probe.outputs, ask(model, probe.inputs), relative=RELATIVE, absolute=ABSOLUTE)
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "
+            "the transformers version are not those of the saving"
+        ) from error
+    size = sum(sums.bytes for sums in manifest.files.values())
+    return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(probe.outputs)), apart)
+
+
+def _read_probe(folder: Path) -> Probe:
+    path = folder / PROBE
+    if not path.is_file():
+        raise ArtifactError(f"artifact `{folder}` lacks `{PROBE}`; save it again")
+    return Probe.from_bytes(path.read_bytes(), str(path))

@@ -10,15 +10,13 @@ from pydantic import ValidationError
 
 from slimformer import models
 from slimformer.artifact.card import write_card
-from slimformer.artifact.guard import drop_code, read_config
+from slimformer.artifact.checks import drop_code, read_config, sum_file, sum_files
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
-from slimformer.artifact.provenance import chain
+from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
-from slimformer.artifact.sums import sum_file, sum_files
-from slimformer.artifact.weights import count, fingerprint, size, stored_tensors
 from slimformer.errors import ArtifactError
 from slimformer.registry import STORAGE
 

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimformer.anatomy.matrix import is_conv1d
-from slimformer.bank.sharing import clone
-from slimformer.bank.showing import scratch
+from slimformer.bank.sharing import clone, scratch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -10,7 +10,7 @@ import torch
 from slimformer.bank.mixing import Stretch, UnmixableError, head_on, run_mixed
 from slimformer.errors import ArtifactError, DataError
 from slimformer.inference.runners import TorchRunner, as_array, join, run
-from slimformer.tasks.collators import as_tensors
+from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -15,8 +15,7 @@ from slimformer.artifact.loading import architecture_of, checked_manifest, load_
 from slimformer.artifact.storage.mask import check_shapes, full_size, narrow
 from slimformer.artifact.storage.mask_base import base_processor
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.bank.sharing import SharedBase, clone, put
-from slimformer.bank.showing import showing
+from slimformer.bank.sharing import SharedBase, clone, put, showing
 from slimformer.errors import ArtifactError
 from slimformer.inference.pipeline import TaskCodec
 

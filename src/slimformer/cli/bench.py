@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from slimformer.cli.flags import Json
-from slimformer.cli.output import human_bytes, print_json, print_table
+from slimformer.cli.output import Json, human_bytes, print_json, print_table
 from slimformer.errors import UsageError
 
 

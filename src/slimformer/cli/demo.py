@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from slimformer.cli.flags import Json, Quiet
-from slimformer.cli.output import print_json, print_line, print_table
+from slimformer.cli.output import Json, Quiet, print_json, print_line, print_table
 
 
 def demo(*, out: str = "demo", as_json: Json = False, quiet: Quiet = False) -> None:

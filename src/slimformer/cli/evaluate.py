@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.flags import ConfigFile, Json, Quiet
-from slimformer.cli.output import print_json, print_line, print_notes
+from slimformer.cli.output import ConfigFile, Json, Quiet, print_json, print_line, print_notes
 from slimformer.tasks.options import TaskOptions
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slimformer.cli.flags import Json, Overwrite
-from slimformer.cli.output import human_bytes, print_json, print_line
-from slimformer.export.result import Difference, ExportResult, Numbers
+from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, print_line
+from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers
 
 
 def export_model(
@@ -27,7 +26,7 @@ def export_model(
         length: Tokens of the longest text the two are compared on; the file takes any length.
         base: Where the base of a mask is now, if it has moved.
     """
-    from slimformer.export import to_onnx
+    from slimformer.integrations.onnx import to_onnx
 
     result = to_onnx(model, out, numbers=numbers, length=length, base=base, overwrite=overwrite)
     if as_json:

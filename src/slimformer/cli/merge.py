@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slimformer.cli.flags import Json, Overwrite
-from slimformer.cli.output import human_bytes, print_json, print_line
+from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, print_line
 from slimformer.cli.training import command_line
 
 

@@ -1,11 +1,14 @@
-"""Results as people or machines want them."""
+"""Flags that several commands share, and results as people or machines want them."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,3 +65,15 @@ def human_bytes(count: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GiB"
+
+
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, Parameter(name="--quiet", negative="", help="Say nothing while working.")]
+Resume = Annotated[
+    bool,
+    Parameter(name="--resume", negative="", help="Go on with an unfinished run, or start it if there is none."),
+]
+Overwrite = Annotated[bool, Parameter(name="--overwrite", negative="", help="Replace a result that is there.")]
+ConfigFile = Annotated[
+    Path | None, Parameter(name="--config", help="YAML file with settings; flags given besides win.")
+]

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.flags import ConfigFile, Json, Overwrite, Quiet, Resume
-from slimformer.cli.output import print_json, print_line
+from slimformer.cli.output import ConfigFile, Json, Overwrite, Quiet, Resume, print_json, print_line
 from slimformer.registry import METHODS
 
 
@@ -46,7 +45,7 @@ def command_of(name: str) -> Callable[..., None]:
         settings: Annotated[settings_class, Parameter(name="*")] = settings_class(),  # noqa: B008 (frozen)
         flags: Annotated[RunFlags, Parameter(name="*")] = RunFlags(),  # noqa: B008 (frozen)
     ) -> None:
-        from slimformer.methods.options import RunOptions
+        from slimformer.methods.method import RunOptions
         from slimformer.methods.run import run
 
         config = settings_class.read(flags.config, settings.given())

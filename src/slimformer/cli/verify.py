@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from slimformer.cli.flags import Json
-from slimformer.cli.output import print_json, print_line
+from slimformer.cli.output import Json, print_json, print_line
 
 
 def verify_artifact(artifact: str, *, base: str | None = None, as_json: Json = False) -> None:

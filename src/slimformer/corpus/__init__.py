@@ -8,8 +8,7 @@ from slimformer.corpus.corpus import Corpus
 from slimformer.corpus.images import ImageCorpus, ImageStream, open_images
 from slimformer.corpus.opening import open_corpus, open_stream
 from slimformer.corpus.source import Source
-from slimformer.corpus.stream import TextStream
-from slimformer.corpus.view import Examples, Stream
+from slimformer.corpus.stream import Examples, Stream, TextStream
 
 __all__ = [
     "Corpus",

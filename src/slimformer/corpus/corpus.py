@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimformer.corpus.faults import Outlive, refuse
+from slimformer.corpus.source import Outlive, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
-    from slimformer.corpus.faults import OnFault
-    from slimformer.corpus.source import Source
+    from slimformer.corpus.source import OnFault, Source
     from slimformer.corpus.stream import TextStream
 
 #: Bytes of text that are shuffled together.

@@ -14,11 +14,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from slimformer.corpus.columns import check_names, text_column_of
-from slimformer.corpus.faults import Fault, OnFault, decode
-from slimformer.corpus.lines import RangedFile, begin_of, first_line
-from slimformer.corpus.ranges import LINE_END, ByteRanges
-from slimformer.corpus.source import RECORD_LIMIT, Source, SourceFile, opened, size_of
+from slimformer.corpus.lines import LINE_END, ByteRanges, RangedFile, begin_of, first_line
+from slimformer.corpus.source import (
+    RECORD_LIMIT,
+    Fault,
+    OnFault,
+    Source,
+    SourceFile,
+    check_names,
+    decode,
+    opened,
+    size_of,
+    text_column_of,
+)
 from slimformer.errors import DataError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.corpus.finding import visible_files
+from slimformer.corpus.opening import visible_files
 from slimformer.corpus.source import SourceFile
-from slimformer.corpus.view import Stream
+from slimformer.corpus.stream import Stream
 from slimformer.errors import DataError
-from slimformer.tasks.collators import StackingCollator, TensorCollator
+from slimformer.tasks.features import StackingCollator, TensorCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.readers.idx import ImageArray, read_idx_array
 from slimformer.tasks.readers.images import IMAGE_SUFFIXES, ImageFile

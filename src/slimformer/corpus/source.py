@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from slimformer.errors import DataError
+from slimformer.tasks.columns import IDS, TEXTS, listed_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from slimformer.corpus.faults import OnFault
 
 #: A record (a line of JSON, a row of CSV) may be this many bytes long, so that memory stays bounded.
 RECORD_LIMIT = 2**26
@@ -84,3 +85,104 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     return DataError(f"`{path}` cannot be read: {error.strerror or error}; check the path and its permissions")
+
+
+_logger = logging.getLogger("slimformer.corpus")
+_CHUNK = 2**20
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something in a file that is not as it should be.
+
+    Args:
+        file: The file.
+        what: What is wrong, with the value seen.
+        mend: What a user can do.
+        byte: Where in the file it begins; None for tables, which have rows.
+        row: Which row of a table, counted from 1.
+    """
+
+    file: str
+    what: str
+    mend: str
+    byte: int | None = None
+    row: int | None = None
+
+
+#: What is told of a fault; if it returns, the record is left out or its bad bytes are replaced.
+OnFault = Callable[[Fault], None]
+
+
+def refuse(fault: Fault) -> NoReturn:
+    """Stop: the run has not started yet, and the user can mend the file."""
+    where = f"row {fault.row}" if fault.byte is None else f"line {_line(Path(fault.file), fault.byte)}"
+    raise DataError(f"`{fault.file}` {where} {fault.what}; {fault.mend}")
+
+
+@dataclass
+class Outlive:
+    """Go on: a run of days must not end at one bad record. The first fault of each file is logged as a warning."""
+
+    told: set[str] = field(default_factory=set)
+
+    def __call__(self, fault: Fault) -> None:
+        """Note a fault."""
+        if fault.file not in self.told:
+            self.told.add(fault.file)
+            where = f"row {fault.row}" if fault.byte is None else f"byte {fault.byte}"
+            _logger.warning(
+                "`%s` %s %s; such records are left out and such bytes replaced, without another word about this file",
+                *(fault.file, where, fault.what),
+            )
+
+
+def decode(content: bytes, file: str, on_fault: OnFault, *, byte: int | None = None, row: int | None = None) -> str:
+    """Bytes as text; those that are not UTF-8 are a fault, and become U+FFFD where that is outlived."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        at = None if byte is None else byte + error.start
+        place = "" if at is None else f" at byte {at} of the file"
+        what = f"is not UTF-8: byte `0x{content[error.start]:02x}`{place}"
+        on_fault(Fault(file, what, "convert the file, for example with: iconv -f latin1 -t utf-8", at, row))
+        return content.decode(errors="replace")
+
+
+def _line(path: Path, byte: int) -> int:
+    """Number of the line a byte stands in, counted from 1."""
+    lines = 1
+    with path.open("rb") as file:
+        while byte > 0 and (chunk := file.read(min(byte, _CHUNK))):
+            lines += chunk.count(b"\n")
+            byte -= len(chunk)
+    return lines
+
+
+def text_column_of(columns: Sequence[str], file: str, given: str | None) -> str:
+    """The text column of a file, or an error that names the columns seen."""
+    if given is not None:
+        if given not in columns:
+            raise DataError(
+                f"`{file}` has no column `{given}`; it has {listed_columns(columns)}; choose with text_column"
+            )
+        return given
+    if "text" in columns:
+        return "text"
+    named = [name for name in columns if name.lower() in TEXTS]
+    likely = named or [name for name in columns if name.lower() not in IDS]
+    if len(likely) != 1:
+        raise DataError(
+            f"`{file}` does not tell which column holds the text: it has {listed_columns(columns)}; "
+            "name it with text_column"
+        )
+    return likely[0]
+
+
+def check_names(names: Sequence[str], file: str) -> list[str]:
+    """The column names of a header line; each may stand there once."""
+    stripped = [name.strip() for name in names]
+    for name in stripped:
+        if stripped.count(name) > 1:
+            raise DataError(f"`{file}` line 1 names column `{name}` twice; give every column its own name")
+    return stripped

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.corpus.columns import text_column_of
-from slimformer.corpus.faults import OnFault, decode
-from slimformer.corpus.source import Source, SourceFile
+from slimformer.corpus.source import OnFault, Source, SourceFile, decode, text_column_of
 from slimformer.errors import DataError
 from slimformer.tasks.readers.hub import fetch
 from slimformer.tasks.splits import SYNONYMS

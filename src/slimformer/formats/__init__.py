@@ -3,10 +3,8 @@
 Nothing here knows of views or models. A format is one object of data, registered by one line in `registry.FORMATS`.
 """
 
-from slimformer.formats.granularity import Granularity
-from slimformer.formats.number import NumberFormat, OnnxForm, find_format, find_layout
-from slimformer.formats.packed import PackedWeight
-from slimformer.formats.packing import BITS, Layout, pack, unpack
+from slimformer.formats.number import Granularity, NumberFormat, OnnxForm, find_format, find_layout
+from slimformer.formats.packing import BITS, Layout, PackedWeight, pack, unpack
 
 __all__ = [
     "BITS",

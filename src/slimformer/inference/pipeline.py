@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from slimformer import models
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.door import Source, look_up, open_model
-from slimformer.inference.heads import check_head, check_length
+from slimformer.inference.evaluation import check_head, check_length
 from slimformer.inference.runners import TorchGenerator, TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks import get_task, known

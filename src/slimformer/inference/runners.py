@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from slimformer.tasks.collators import as_tensors
+from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
-    from slimformer.tasks.collators import Collator
-    from slimformer.tasks.features import Features
+    from slimformer.tasks.features import Collator, Features
     from slimformer.tasks.kinds.kind import Kind
 
 Array: TypeAlias = np.ndarray[Any, Any]

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.errors import CheckpointError, ConfigError
-from slimformer.inference.heads import head_classes
+from slimformer.inference.evaluation import head_classes
+from slimformer.tasks.columns import label_names
 from slimformer.tasks.kinds import has_task_head
-from slimformer.tasks.labels import label_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

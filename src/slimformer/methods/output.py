@@ -26,7 +26,7 @@ except ImportError:  # not on Windows
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slimformer.methods.options import RunOptions
+    from slimformer.methods.method import RunOptions
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
-from slimformer.methods.options import RunOptions, configure
+from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from slimformer import models
 from slimformer.inference.door import look_up
-from slimformer.inference.evaluation import evaluate
-from slimformer.inference.heads import fitting_length
+from slimformer.inference.evaluation import evaluate, fitting_length
 from slimformer.methods.base import check_trainable, load_base
 from slimformer.methods.method import AnyConfig, Method, RunResult
 from slimformer.methods.run import counts_of

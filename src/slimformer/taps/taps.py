@@ -10,8 +10,7 @@ import torch
 
 from slimformer.anatomy import Anatomy
 from slimformer.errors import TapError
-from slimformer.taps.record import BlockRecord, Name
-from slimformer.taps.sites import call_arguments, find_sites, hidden_input
+from slimformer.taps.record import BlockRecord, Name, call_arguments, find_sites, hidden_input
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.utils.hooks import RemovableHandle
 
-    from slimformer.taps.sites import Side
+    from slimformer.taps.record import Side
 
 
 class Taps:

@@ -4,11 +4,10 @@ Importing this package is quick; torch, transformers and what the metrics need a
 """
 
 from slimformer.tasks import presets  # noqa: F401  (registers the tasks known)
-from slimformer.tasks.data import TaskData
-from slimformer.tasks.metrics.neighbours import leave_one_out, one_nearest_neighbour
+from slimformer.tasks.metrics import leave_one_out, one_nearest_neighbour
 from slimformer.tasks.preset import Carve, Hub, Layout, Preset, known, register
 from slimformer.tasks.splits import Split
-from slimformer.tasks.task import Task, get_task
+from slimformer.tasks.task import Task, TaskData, get_task
 
 __all__ = [
     "Carve",

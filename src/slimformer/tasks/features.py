@@ -1,11 +1,16 @@
-"""What a model is fed: a map-style data set of inputs, made once, the same every time."""
+"""What a model is fed: a map-style data set of inputs, made once, the same every time, and batches of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedTokenizerBase
 
 #: The inputs of one example, under the names the model's forward knows.
 Inputs = dict[str, Any]
@@ -67,3 +72,97 @@ def item_length(item: Mapping[str, Any]) -> int:
         return 0
     first = ids[0] if len(ids) else 0
     return max(len(choice) for choice in ids) if np.ndim(first) else len(ids)
+
+
+#: Positions that no loss and no metric looks at.
+IGNORED = -100
+
+#: Makes a batch of some items; holds nothing but numbers, so it pickles to workers.
+Collator: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PaddingCollator:
+    """Stack items into arrays, padding sequences to the longest of the batch.
+
+    Numbers become a vector, sequences of whole numbers a matrix; with `choices`, each entry is a list of sequences and
+    becomes [batch, choices, length]. Arrays of floats are of one length already.
+
+    Args:
+        fill: Input name → what it is padded with; 0 for a name that is not listed.
+        side: Where padding goes.
+        choices: Whether each input holds one sequence for each choice.
+    """
+
+    fill: Mapping[str, int]
+    side: Literal["left", "right"] = "right"
+    choices: bool = False
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Make one batch."""
+        return {name: self._stack(name, [item[name] for item in items]) for name in items[0]}
+
+    def _stack(self, name: str, values: Sequence[Any]) -> np.ndarray[Any, Any]:
+        first = values[0]
+        if isinstance(first, (int, float)):
+            return np.array(values, np.int64 if all(isinstance(value, int) for value in values) else np.float32)
+        if isinstance(first, np.ndarray) and first.dtype.kind == "f":
+            return np.stack(values)
+        if not self.choices:
+            return self._pad(name, values)
+        flat = self._pad(name, [sequence for choices in values for sequence in choices])
+        return flat.reshape(len(values), len(first), -1)
+
+    def _pad(self, name: str, sequences: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        longest = max(len(sequence) for sequence in sequences)
+        padded = np.full((len(sequences), longest), self.fill.get(name, 0), dtype=np.int64)
+        for row, sequence in zip(padded, sequences, strict=True):
+            if self.side == "right":
+                row[: len(sequence)] = sequence
+            else:
+                row[longest - len(sequence) :] = sequence
+        return padded
+
+
+@dataclass(frozen=True)
+class StackingCollator:
+    """Stack items of equal shape, such as images."""
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+        """Make one batch."""
+        return {name: np.stack([np.asarray(item[name]) for item in items]) for name in items[0]}
+
+
+@dataclass(frozen=True)
+class TensorCollator:
+    """Batches of another collator as tensors, for a model in torch."""
+
+    collate: Collator
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
+        """Make one batch."""
+        return as_tensors(self.collate(items))
+
+
+def as_tensors(batch: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Tensor]:
+    """A batch as tensors that share the memory of its arrays."""
+    import torch
+
+    return {name: torch.from_numpy(array) for name, array in batch.items()}
+
+
+def padding_collator(
+    tokenizer: PreTrainedTokenizerBase, *, side: Literal["left", "right"] | None = None, choices: bool = False
+) -> PaddingCollator:
+    """A collator that pads as a tokenizer would.
+
+    A tokenizer without a padding token (GPT-2, Llama) pads with its end token, which the attention mask hides.
+    """
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    fill = {
+        "input_ids": pad or 0,
+        "token_type_ids": getattr(tokenizer, "pad_token_type_id", 0),
+        "labels": IGNORED,
+        "special_tokens_mask": 1,
+    }
+    return PaddingCollator(fill, side or ("left" if tokenizer.padding_side == "left" else "right"), choices)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.tasks.collators import IGNORED
+from slimformer.tasks.features import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from slimformer.models.sentence import SentenceSettings
-    from slimformer.tasks.data import TaskData
+    from slimformer.tasks.task import TaskData
 
 Positive = Annotated[int, Field(ge=1)]
 

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
-from slimformer.tasks.carving import carved_rows, without_texts_of
 from slimformer.tasks.folder import Folder
 from slimformer.tasks.preset import Carve, Layout, Preset
 from slimformer.tasks.readers import ENDINGS, Row, Table, read, reader_for
 from slimformer.tasks.readers.hub import HubName, fetch, parse_hub_name, read_dataset
-from slimformer.tasks.splits import SYNONYMS, check_splits, split_in_name
+from slimformer.tasks.splits import SYNONYMS, carved_rows, check_splits, split_in_name, without_texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,11 +1,17 @@
 """Views: re-parametrizations of weights that slice, quantize or mask them without touching them."""
 
-from slimformer.views.activation import Rounding, quantize_activation
 from slimformer.views.description import describe, restore
 from slimformer.views.mask import MaskView, binarize, magnitude_scores, uniform_scores
 from slimformer.views.nest import slice_heads, slice_neurons
 from slimformer.views.quantized import QuantizedView, QuantizedWeight, quantize_weight, quantized_weights
-from slimformer.views.rounding import round_activations, rounding_of, unround_activations, unrounded
+from slimformer.views.rounding import (
+    Rounding,
+    quantize_activation,
+    round_activations,
+    rounding_of,
+    unround_activations,
+    unrounded,
+)
 from slimformer.views.slice import SliceView, Width
 from slimformer.views.stack import Attached, attach, attached, bake, strip
 from slimformer.views.view import View

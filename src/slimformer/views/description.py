@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer.anatomy.matrix import Matrix
-from slimformer.anatomy.part import Part
+from slimformer.anatomy.matrix import Matrix, Part
 from slimformer.errors import ViewError
-from slimformer.views.following import follow, followed
 from slimformer.views.mask import MaskView
 from slimformer.views.quantized import QuantizedView
-from slimformer.views.slice import SliceView, Width
+from slimformer.views.slice import SliceView, Width, follow, followed
 from slimformer.views.stack import attach, attached
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from slimformer.anatomy.block import refuse_pinned_heads
 from slimformer.anatomy.family import Fused
 from slimformer.anatomy.matrix import Matrix
-from slimformer.views.following import follow
-from slimformer.views.slice import SliceView, Width
+from slimformer.views.slice import SliceView, Width, follow
 from slimformer.views.stack import attach
 
 if TYPE_CHECKING:

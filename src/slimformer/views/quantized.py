@@ -16,14 +16,13 @@ from slimformer.anatomy.matrix import Oriented, is_conv1d
 from slimformer.errors import ViewError
 from slimformer.formats import Granularity, NumberFormat, find_format
 from slimformer.views.stack import attached
-from slimformer.views.straight_through import pass_inside, remember
-from slimformer.views.view import BELOW_SLICE, View
+from slimformer.views.view import BELOW_SLICE, View, pass_inside, remember
 
 if TYPE_CHECKING:
     from torch.nn.utils import parametrize
 
-    from slimformer.anatomy.part import Part
-    from slimformer.formats.granularity import Shared
+    from slimformer.anatomy.matrix import Part
+    from slimformer.formats.number import Shared
 
 
 def quantize_weight(

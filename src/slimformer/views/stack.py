@@ -13,15 +13,14 @@ from slimformer.anatomy import Anatomy, known, unwrap
 from slimformer.anatomy.block import sync_config
 from slimformer.anatomy.matrix import Matrix, Oriented, sync_sizes
 from slimformer.errors import ViewError
-from slimformer.views.following import follow, settle, unfollow
 from slimformer.views.mask import MaskView
-from slimformer.views.slice import SliceView
+from slimformer.views.slice import SliceView, follow, settle, unfollow
 from slimformer.views.view import View, check_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from slimformer.anatomy.part import Part
+    from slimformer.anatomy.matrix import Part
 
 
 @dataclass(frozen=True)

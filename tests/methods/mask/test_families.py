@@ -11,8 +11,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.artifact import MaskFile, MaskStorage, Step, fingerprint, save
 from slimformer.errors import AnatomyError, ArtifactError, ConfigError
 from slimformer.methods.mask import MaskConfig
-from slimformer.methods.mask.choice import new_head
-from slimformer.methods.mask.scores import Masking
+from slimformer.methods.mask.scores import Masking, new_head
 from slimformer.views import attached
 from tests import zoo
 

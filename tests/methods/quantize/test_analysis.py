@@ -27,7 +27,7 @@ from slimformer.methods.quantize.analysis import (
     ranking_loss,
     temperature_sweep,
 )
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import quantize_numbers
 from tests import corpus, zoo
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import slimformer
 from slimformer import quantize
-from slimformer.artifact.storage.packed_weights import packed_weights
+from slimformer.artifact.storage.packed import packed_weights
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.formats import Layout, NumberFormat
 from slimformer.methods.quantize import QuantizeConfig
@@ -104,7 +104,7 @@ def test_three_bits_are_exported_as_four(tuned, data, tmp_path):
     pytest.importorskip("onnxruntime")
     import onnx
 
-    from slimformer.export import to_onnx
+    from slimformer.integrations.onnx import to_onnx
 
     quantize(model=tuned, data=data, out=tmp_path / "out", weights="int3", **SETTINGS)
     exported = to_onnx(tmp_path / "out", tmp_path / "out.onnx")
@@ -150,7 +150,7 @@ def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path,
 
 def test_what_no_operator_of_onnx_holds_is_exported_in_float(toy, tuned, data, tmp_path):
     pytest.importorskip("onnxruntime")
-    from slimformer.export import to_onnx
+    from slimformer.integrations.onnx import to_onnx
 
     quantize(model=tuned, data=data, out=tmp_path / "out", weights="toy", activations="none", **SETTINGS)
     with pytest.raises(ArtifactError, match="is toy, which no operator of ONNX computes with"):

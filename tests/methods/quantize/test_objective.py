@@ -12,8 +12,7 @@ from torch import nn
 from slimformer import Anatomy, Taps
 from slimformer.errors import ConfigError
 from slimformer.methods.quantize.config import QuantizeConfig
-from slimformer.methods.quantize.objective import give_back, kd_objective, take_dropout
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import give_back, kd_objective, quantize_numbers, take_dropout
 from slimformer.objectives import Models, attention_score_loss
 from slimformer.objectives.balance import EVERY, NAME, remove_progress
 from slimformer.objectives.recording import Recorder, Request

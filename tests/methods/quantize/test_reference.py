@@ -8,8 +8,7 @@ import transformers as hf
 
 from slimformer import Anatomy, Taps
 from slimformer.methods.quantize.config import QuantizeConfig
-from slimformer.methods.quantize.objective import kd_objective
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import kd_objective, quantize_numbers
 from slimformer.views.attention import kept_scores, use_attention
 
 LOSSES = {"soft_labels": "cls", "hidden": "rep", "map": "attmap", "output": "output"}

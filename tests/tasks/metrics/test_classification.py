@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.errors import DataError
-from slimformer.tasks.metrics.classification import classification_metrics
+from slimformer.tasks.metrics import classification_metrics
 
 CLASSES = 4
 PAIRS = st.lists(st.tuples(st.integers(0, CLASSES - 1), st.integers(0, CLASSES - 1)), min_size=1, max_size=30)

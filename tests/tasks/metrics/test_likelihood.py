@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from slimformer.errors import DataError
-from slimformer.tasks.metrics.likelihood import likelihood_metrics, reduce_logits
+from slimformer.tasks.metrics import likelihood_metrics, reduce_logits
 
 NAMES = ("loss", "perplexity", "accuracy", "last_word_accuracy")
 

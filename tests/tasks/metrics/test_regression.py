@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slimformer.tasks.metrics.regression import regression_metrics
+from slimformer.tasks.metrics import regression_metrics
 
 NAMES = ("pearson", "spearman", "mean_squared_error")
 

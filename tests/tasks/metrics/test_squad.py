@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from slimformer.tasks.metrics.squad import answer_f1, exact_match, normalise, words
+from slimformer.tasks.metrics import answer_f1, exact_match, normalise, words
 
 
 @pytest.mark.parametrize(

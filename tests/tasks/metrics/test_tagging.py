@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slimformer.tasks.metrics.tagging import tagging_metrics
+from slimformer.tasks.metrics import tagging_metrics
 
 TYPES = ("PER", "LOC")
 

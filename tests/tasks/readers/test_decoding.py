@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_bytes, read_lines, read_text
+from slimformer.tasks.readers.table import read_bytes, read_lines, read_text
 
 
 def test_lines_end_at_line_feeds_only(write):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
+from slimformer.artifact.checks import sum_file
 from slimformer.artifact.provenance import cached_folder, describe_base
-from slimformer.artifact.sums import sum_file
 from slimformer.errors import ArtifactError, CheckpointError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import Field, ValidationError
 
 from slimformer.artifact.manifest import Record, Sha256
-from slimformer.artifact.weights import fingerprint
+from slimformer.artifact.provenance import fingerprint
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:

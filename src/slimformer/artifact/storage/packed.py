@@ -1,19 +1,137 @@
-"""A packed checkpoint: codes and scales that Transformers reads once slimformer is imported."""
+"""Packed models: which weights are packed, what their file holds, and how the folder is read.
+
+A model that was quantized or loaded packed computes with float weights that are, bit for bit, codes times scales; the
+packed form is kept beside them, a sixteenth of their size, so that it can be saved and exported as it is.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.storage.plain import PlainStorage
+from slimformer.errors import ArtifactError
+from slimformer.formats import PackedWeight
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
     from slimformer.artifact.manifest import Manifest
+    from slimformer.views import QuantizedWeight
+
+_PACKED = "_slimformer_packed"
+#: The smaller type a float that is not packed is stored in.
+SMALL_FLOAT = torch.float16
+
+
+def keep_packed(model: nn.Module, weights: Mapping[str, PackedWeight]) -> None:
+    """Let a model go by packed weights from now on; the float ones become what these say.
+
+    Args:
+        model: A model without views.
+        weights: Name of the weight in the model's state → its packed form.
+    """
+    state = model.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for name, packed in weights.items():
+            state[name].copy_(packed.weight())
+    model.__dict__[_PACKED] = dict(weights)
+
+
+def keep_quantized(model: nn.Module, weights: Iterable[QuantizedWeight], small: bool = False) -> None:
+    """Let a baked model go by the codes its views had, and by small floats in everything else.
+
+    Args:
+        model: The model after `bake`.
+        weights: What `quantized_weights` gave before it.
+        small: Whether formats that have a smaller layout are stored in it.
+    """
+    stored = _names_in_file(model)
+    packed = {}
+    for weight in weights:
+        # Of a weight that is tied, the file has one name only.
+        names = [f"{path}.weight" for path in (weight.path, *weight.shared_with)]
+        packed[next((name for name in names if name in stored), names[0])] = PackedWeight.of(
+            weight.format,
+            weight.codes,
+            weight.scales,
+            weight.group_size,
+            transposed=weight.transposed,
+            small=small,
+        )
+    keep_packed(model, packed)
+    if not packed:
+        return
+    as_packed = {model.get_parameter(name).data_ptr() for name in packed}
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.data_ptr() not in as_packed and fits_small_float(tensor):
+                tensor.copy_(tensor.to(SMALL_FLOAT))
+
+
+def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
+    """The packed weights of a model by the names they have in its state; empty where it has none."""
+    kept: dict[str, PackedWeight] = model.__dict__.get(_PACKED, {})
+    return kept
+
+
+def add_packed(model: nn.Module, name: str, weight: PackedWeight) -> None:
+    """Note one packed weight of a model that already computes with it."""
+    model.__dict__.setdefault(_PACKED, {})[name] = weight
+
+
+def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a file of a packed model holds: packed weights, and the rest as small as it goes without loss.
+
+    Args:
+        model: The model.
+        stored: The tensors that a plain checkpoint of it would hold.
+
+    Raises:
+        ArtifactError: Where a weight is not the packed one any more.
+    """
+    packed = packed_weights(model)
+    _check_unchanged(packed, stored)
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in stored.items():
+        if name in packed:
+            tensors |= packed[name].tensors(name)
+        else:
+            small = packed and fits_small_float(tensor) and torch.equal(tensor.to(SMALL_FLOAT).to(tensor.dtype), tensor)
+            tensors[name] = tensor.to(SMALL_FLOAT) if small else tensor
+    return tensors
+
+
+def fits_small_float(tensor: Tensor) -> bool:
+    """Whether a tensor is of a longer float type and within the range of the small one."""
+    longer = tensor.is_floating_point() and tensor.element_size() > torch.finfo(SMALL_FLOAT).bits // 8
+    return longer and bool((tensor.detach().abs() <= torch.finfo(SMALL_FLOAT).max).all())
+
+
+def _names_in_file(model: nn.Module) -> set[str]:
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    transformer: Any = model
+    return set(remove_tied_weights_from_state_dict(model.state_dict(), transformer))
+
+
+def _check_unchanged(packed: Mapping[str, PackedWeight], stored: Mapping[str, Any]) -> None:
+    for name, weight in packed.items():
+        if name not in stored:
+            raise ArtifactError(f"`{name}` is packed and is not among the weights of a checkpoint of this family")
+        own = weight.weight()
+        if not torch.equal(stored[name].detach().to(own.device), own):
+            raise ArtifactError(
+                f"`{name}` was changed after it was packed, so its codes are not its weight any more; "
+                "train the float model instead, and quantize it again"
+            )
 
 
 class PackedStorage(PlainStorage):
@@ -35,7 +153,7 @@ class PackedStorage(PlainStorage):
 
     def describe(self, model: PreTrainedModel) -> dict[str, Any]:
         """The layouts of the packed weights."""
-        from slimformer.artifact.storage.packed_weights import packed_weights
+        from slimformer.artifact.storage.packed import packed_weights
 
         return {"packed": sorted({weight.layout.name for weight in packed_weights(model).values()}) or None}
 

@@ -9,7 +9,7 @@ from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.storage.handler import Storage
 from slimformer.errors import ArtifactError
 from slimformer.models import quiet
-from slimformer.models.processors import processor_class
+from slimformer.models.loading import processor_class
 
 if TYPE_CHECKING:
     from pathlib import Path

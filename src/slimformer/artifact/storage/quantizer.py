@@ -17,7 +17,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from slimformer.anatomy.matrix import is_conv1d
-from slimformer.artifact.storage.packed_weights import add_packed, file_tensors, packed_weights
+from slimformer.artifact.storage.packed import add_packed, file_tensors, packed_weights
 from slimformer.errors import ArtifactError, FormatError
 from slimformer.formats import PackedWeight, find_layout
 

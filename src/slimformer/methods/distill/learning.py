@@ -12,7 +12,7 @@ from slimformer.methods.distill.setup import MASKED, make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
 from slimformer.objectives.objective import union
-from slimformer.tasks.collators import IGNORED, PaddingCollator
+from slimformer.tasks.features import IGNORED, PaddingCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
 

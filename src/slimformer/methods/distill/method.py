@@ -174,7 +174,7 @@ class Distill(Method[DistillConfig]):
         if self.config.task is not None:
             result = replace(result, task=run_phase(Phase("finetune", self._tuning()), self.options))
         if self.config.report is not None and is_main():
-            from slimformer.methods.distill.reporting import write_report
+            from slimformer.methods.distill.analysis import write_report
 
             write_report(self.config, result)
         return result

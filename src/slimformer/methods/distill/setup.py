@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,8 +14,8 @@ from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.methods.base import check_storage
 from slimformer.methods.distill.config import StudentShape
-from slimformer.methods.distill.sentences import sentence_settings
 from slimformer.methods.distill.student import build_student, student_config
+from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
 from slimformer.registry import TERMS
 
@@ -27,8 +27,19 @@ if TYPE_CHECKING:
 
     from slimformer.corpus import Corpus, Stream
     from slimformer.methods.distill.config import DistillConfig
-    from slimformer.models.sentence import SentenceSettings
     from slimformer.objectives import Weighted
+
+
+def sentence_settings(config: DistillConfig) -> SentenceSettings:
+    """How teacher and student pool: as told, or as is recorded with the teacher; the rest is always the teacher's."""
+    assert config.teacher is not None
+    recorded = SentenceSettings.of(config.teacher) or SentenceSettings()
+    for term in config.learned:
+        pooling = str(term.values[0] if term.values else term.options.get("pooling", ""))
+        if term.name == "pooled" and pooling:
+            return replace(recorded, pooling=tuple(pooling.split("+")))
+    return recorded
+
 
 #: Tokens of an example in the paper.
 LENGTH = 512

@@ -1,4 +1,4 @@
-"""`--teacher-layer auto`: short trials tell which of the teacher's blocks to learn from."""
+"""`--teacher-layer auto`: short trials of the teacher's blocks, and what they are judged by."""
 
 from __future__ import annotations
 
@@ -9,21 +9,109 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+import torch
+
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.methods.distill.learning import learn
-from slimformer.methods.distill.scoring import embed, kept_similarity, score_on_task
 from slimformer.methods.output import is_main
 from slimformer.methods.run import show_notes
+from slimformer.objectives.recording import Recorder, Request
 from slimformer.tasks import get_task
+from slimformer.tasks.metrics import regression_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from transformers import PreTrainedModel
 
+    from slimformer.tasks import TaskData
+
+    Array = np.ndarray[Any, Any]
+    Probed = Literal["classes", "numbers"]
+    Collate = Callable[[Any], dict[str, Any]]
+    from collections.abc import Callable
+
     from slimformer.methods.distill.setup import Setup
     from slimformer.train import TrainingOptions
+
+
+@torch.no_grad()
+def embed(
+    model: PreTrainedModel,
+    items: Sequence[Any],
+    collate: Collate,
+    pooling: Sequence[str] = ("mean",),
+    batch_size: int = 32,
+) -> Array:
+    """Pooled outputs of a base model for each item; labels among the inputs are left out."""
+    was_training = model.training
+    model.eval()
+    name = f"pooled.{'+'.join(pooling)}"
+    recorder = Recorder(model, Request.of((), (), name))
+    device = next(model.parameters()).device
+    found = []
+    for start in range(0, len(items), batch_size):
+        batch = collate([items[index] for index in range(start, min(start + batch_size, len(items)))])
+        inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
+        found.append(recorder(inputs)[name].float().cpu().numpy())
+    model.train(was_training)
+    return np.concatenate(found)
+
+
+def kept_similarity(teacher: Array, student: Array) -> float:
+    """Rank correlation of all pairwise cosine similarities in the student's space with those in the teacher's.
+
+    Args:
+        teacher: Embeddings of some texts, [texts, width].
+        student: The student's embeddings of the same texts.
+    """
+    upper = np.triu_indices(len(teacher), k=1)
+    similarities = [(unit @ unit.T)[upper] for unit in map(_unit, (teacher, student))]
+    return _spearman(*similarities)
+
+
+def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], predicts: Probed) -> float:
+    """Score of a linear model on embeddings: accuracy on dev for classes, rank correlation for numbers.
+
+    Args:
+        embeddings: Those of `train` and `dev`.
+        labels: The labels of both.
+        predicts: What the labels are.
+    """
+    from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
+    from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+
+    regression = predicts == "numbers"
+    model = make_pipeline(StandardScaler(), Ridge() if regression else LogisticRegression(max_iter=1000))
+    model.fit(embeddings["train"], labels["train"])
+    if regression:
+        return _spearman(labels["dev"], model.predict(embeddings["dev"]))
+    return float(model.score(embeddings["dev"], labels["dev"]))
+
+
+def score_on_task(model: PreTrainedModel, data: TaskData, processor: Any, length: int | None, seed: int) -> float:
+    """Score of a linear model on a base model's embeddings of a task's texts."""
+    embeddings, labels = {}, {}
+    for split in ("train", "dev"):
+        features = data.prepare(split, processor, length, seed)
+        items = [features[index] for index in range(len(features))]
+        embeddings[split] = embed(model, items, data.collator(processor))
+        labels[split] = np.array([item["labels"] for item in items])
+    assert data.kind.linear_probe is not None
+    return probe_labels(embeddings, labels, data.kind.linear_probe)
+
+
+def _spearman(truth: Array, found: Array) -> float:
+    return regression_metrics(truth, found, ("spearman",))["spearman"]
+
+
+def _unit(vectors: Array) -> Array:
+    unit: Array = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return unit
+
 
 #: Texts or images whose similarities decide, and rows of a labelled task.
 EXAMPLES, ROWS = 256, 1000

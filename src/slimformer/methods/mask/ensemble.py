@@ -12,8 +12,8 @@ from slimformer.bank import MaskBank
 from slimformer.errors import ConfigError
 from slimformer.methods.mask.measuring import Measure
 from slimformer.tasks import get_task
+from slimformer.tasks.columns import listed
 from slimformer.tasks.kinds.kind import softmax
-from slimformer.tasks.labels import listed
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:

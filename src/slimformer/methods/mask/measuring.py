@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.errors import ArtifactError
-from slimformer.inference.evaluation import evaluate, predict
-from slimformer.inference.heads import fitting_length
+from slimformer.inference.evaluation import evaluate, fitting_length, predict
 from slimformer.tasks.options import TaskOptions, load_data
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slimformer import models
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
-from slimformer.inference.heads import head_classes
+from slimformer.inference.evaluation import head_classes
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Phase, Showcase
 from slimformer.methods.quantize.config import QuantizeConfig
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.inference.door import Source
-    from slimformer.methods.quantize.objective import Dropout
+    from slimformer.methods.quantize.student import Dropout
     from slimformer.train import Objective
 
 #: Learning rate of a teacher that has to be trained first; to choose another, fine-tune it with `finetune`.
@@ -78,8 +78,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Keep the float model as teacher, and quantize the numbers of the one that is trained."""
-        from slimformer.methods.quantize.objective import kd_objective, take_dropout
-        from slimformer.methods.quantize.placement import quantize_numbers
+        from slimformer.methods.quantize.student import kd_objective, quantize_numbers, take_dropout
 
         config = self.config
         self.attention = model.config._attn_implementation
@@ -90,9 +89,9 @@ class Quantize(TaskMethod[QuantizeConfig]):
 
     def finish(self) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
-        from slimformer.artifact.storage.packed_weights import keep_quantized
+        from slimformer.artifact.storage.packed import keep_quantized
         from slimformer.artifact.storage.quantizer import adopt
-        from slimformer.methods.quantize.objective import give_back
+        from slimformer.methods.quantize.student import give_back
         from slimformer.objectives.balance import remove_progress
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention

@@ -109,7 +109,7 @@ class Trim(Method[TrimConfig]):
         return TrimResult(done.model, done.processor, folder, dict(done.manifest.metrics["corpus"]))
 
     def _trim(self) -> TrimReport:
-        from slimformer.artifact.weights import size, stored_tensors
+        from slimformer.artifact.provenance import size, stored_tensors
         from slimformer.methods.trim.model import model_pieces, trim_model
         from slimformer.methods.trim.pieces import (
             TrimReport,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.corpus.encoder import Encoder
+from slimformer.corpus.examples import Encoder
 from slimformer.errors import ConfigError, DataError
 from slimformer.methods.trim.vocabulary import close_pieces, open_vocabulary
 

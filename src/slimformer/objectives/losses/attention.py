@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ObjectiveError
-from slimformer.objectives.losses.squares import mean_square
-from slimformer.objectives.losses.visibility import hidden_keys
+from slimformer.objectives.losses.counting import hidden_keys, mean_square
 
 
 def attention_map_loss(

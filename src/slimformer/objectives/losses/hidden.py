@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slimformer.objectives.losses.squares import mean_square
+from slimformer.objectives.losses.counting import mean_square
 
 if TYPE_CHECKING:
     from torch import Tensor

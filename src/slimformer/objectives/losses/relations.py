@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ObjectiveError
-from slimformer.objectives.losses.visibility import hidden_keys
+from slimformer.objectives.losses.counting import hidden_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from slimformer.config import Config
 from slimformer.errors import ConfigError
+from slimformer.objectives.losses.counting import mean_square
 from slimformer.objectives.losses.logits import soft_label_loss, soft_multilabel_loss, soft_token_loss
-from slimformer.objectives.losses.squares import mean_square
 from slimformer.objectives.recording import Request
 from slimformer.objectives.terms.term import Mean, Term, count_examples
 

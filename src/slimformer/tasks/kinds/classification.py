@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.columns import LABELS, Columns, guess_one
+from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, check_length, label_of, softmax, text_of
-from slimformer.tasks.labels import label_text
-from slimformer.tasks.metrics.classification import classification_metrics
+from slimformer.tasks.metrics import classification_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.models.config import sees_images
+from slimformer.models.names import sees_images
 from slimformer.models.sentence import SentenceSettings, normalize, pool
-from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one
+from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text, number
 from slimformer.tasks.features import Features
 from slimformer.tasks.kinds.classification import text_features, texts_in, texts_of
 from slimformer.tasks.kinds.image_classification import ImageKind
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, text_of
-from slimformer.tasks.labels import label_text, number
-from slimformer.tasks.metrics.neighbours import leave_one_out, one_nearest_neighbour
-from slimformer.tasks.metrics.regression import regression_metrics
+from slimformer.tasks.metrics import leave_one_out, one_nearest_neighbour, regression_metrics
 from slimformer.tasks.splits import Split
 
 if TYPE_CHECKING:

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import StackingCollator
-from slimformer.tasks.columns import LABELS, Columns, guess_one
-from slimformer.tasks.features import Features, Inputs
+from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
+from slimformer.tasks.features import Features, Inputs, StackingCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.kinds.classification import class_answers, scored_line
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
-from slimformer.tasks.labels import label_text
-from slimformer.tasks.metrics.classification import classification_metrics
+from slimformer.tasks.metrics import classification_metrics
 from slimformer.tasks.readers.idx import ImageArray
 from slimformer.tasks.readers.images import ImageFile
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import IGNORED, Collator, padding_collator
-from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text
-from slimformer.tasks.features import Features
-from slimformer.tasks.labels import label_names
+from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text, label_names
+from slimformer.tasks.features import IGNORED, Collator, Features, padding_collator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import IGNORED, PaddingCollator, padding_collator
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features
+from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.classification import texts_in
 from slimformer.tasks.kinds.kind import (
     Answer,
@@ -24,7 +23,7 @@ from slimformer.tasks.kinds.kind import (
     text_of,
 )
 from slimformer.tasks.masking import TokenMasking
-from slimformer.tasks.metrics.likelihood import likelihood_metrics, reduce_logits
+from slimformer.tasks.metrics import likelihood_metrics, reduce_logits
 from slimformer.tasks.readers.text import DOCUMENT
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.columns import LABELS, Columns, guess_one
+from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.features import Features
 from slimformer.tasks.kinds.classification import scored_line, text_features, texts_in, texts_of
 from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename, label_of
-from slimformer.tasks.labels import label_text
-from slimformer.tasks.metrics.multi_label import multi_label_metrics
+from slimformer.tasks.metrics import multi_label_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import PaddingCollator, padding_collator
-from slimformer.tasks.columns import ANSWERS, Columns, guess_one
+from slimformer.tasks.columns import ANSWERS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features
+from slimformer.tasks.features import Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.kind import (
     Answer,
     Arrays,
@@ -23,8 +22,7 @@ from slimformer.tasks.kinds.kind import (
     softmax,
     text_of,
 )
-from slimformer.tasks.labels import label_text
-from slimformer.tasks.metrics.classification import classification_metrics
+from slimformer.tasks.metrics import classification_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

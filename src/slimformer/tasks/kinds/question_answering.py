@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import PaddingCollator, padding_collator
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features
+from slimformer.tasks.features import Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, check_length, need_fast, text_of
-from slimformer.tasks.metrics.choosing import chosen
-from slimformer.tasks.metrics.squad import answer_f1, exact_match
+from slimformer.tasks.metrics import answer_f1, chosen, exact_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from slimformer.tasks.columns import SCORES, Columns, guess_one
+from slimformer.tasks.columns import SCORES, Columns, guess_one, number
 from slimformer.tasks.kinds.classification import text_features, texts_in, texts_of
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
-from slimformer.tasks.labels import number
-from slimformer.tasks.metrics.regression import regression_metrics
+from slimformer.tasks.metrics import regression_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.collators import IGNORED, PaddingCollator, padding_collator
-from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one
+from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features
+from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.kind import (
     Answer,
     Arrays,
@@ -22,8 +21,7 @@ from slimformer.tasks.kinds.kind import (
     label_of,
     need_fast,
 )
-from slimformer.tasks.labels import label_text
-from slimformer.tasks.metrics.tagging import tagging_metrics
+from slimformer.tasks.metrics import tagging_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

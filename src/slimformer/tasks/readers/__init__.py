@@ -82,7 +82,7 @@ def readable() -> str:
 
 
 def _first_character(path: Path) -> str:
-    from slimformer.tasks.readers.decoding import read_text
+    from slimformer.tasks.readers.table import read_text
 
     return read_text(path).lstrip()[:1]
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_lines, read_text
-from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.readers.table import Row, Table, read_lines, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

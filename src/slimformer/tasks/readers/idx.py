@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_bytes
-from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.readers.table import Row, Table, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

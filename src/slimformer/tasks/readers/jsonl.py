@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_lines
-from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.readers.table import Row, Table, read_lines
 
 if TYPE_CHECKING:
     from pathlib import Path

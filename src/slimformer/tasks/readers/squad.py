@@ -6,8 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_text
-from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.readers.table import Row, Table, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.decoding import read_lines, read_text
-from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.readers.table import Row, Table, read_lines, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

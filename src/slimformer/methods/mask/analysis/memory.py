@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.methods.mask.choice import choose
 from slimformer.methods.mask.config import MaskConfig
+from slimformer.methods.mask.scores import choose
 from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a quantized student learns from its float teacher (arXiv 2211.11014, sections 3 and 4)."""
+"""The quantized student: which numbers are quantized, and what it learns from its float self (arXiv 2211.11014)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,60 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from slimformer.anatomy import Anatomy
+from slimformer.anatomy import Anatomy, Matrix
 from slimformer.errors import ConfigError
+from slimformer.methods.quantize.config import FLOAT
 from slimformer.objectives import Models, Teacher, TermObjective, build_terms
 from slimformer.objectives.terms.term import block_pairs
+from slimformer.views import QuantizedView, Rounding, attach, round_activations
+from slimformer.views.rounding import tied_head
 
 if TYPE_CHECKING:
-    from slimformer.methods.quantize.config import QuantizeConfig
+    from slimformer.formats.number import Shared
+    from slimformer.methods.quantize.config import NumberOptions, QuantizeConfig
+
+
+def quantize_numbers(model: nn.Module, options: NumberOptions) -> nn.Module:
+    """Put views on a model's weights and round its activations, as the options say; nothing is lost yet."""
+    anatomy = Anatomy.of(model)
+    if options.weights != FLOAT:
+        for matrix in _matrices(anatomy, fused=options.granularity != "matrix"):
+            attach(matrix, _view(options.weights, options.granularity, options))
+    embedding = options.weights if options.embedding is None else options.embedding
+    table = anatomy.word_embedding
+    if embedding != FLOAT and table is not None:
+        view = _view(embedding, "row", options)
+        head = tied_head(anatomy)
+        attach(table, view)
+        if head is not None:
+            attach(head, view)
+    rounding = rounding_for(options)
+    if rounding is not None:
+        round_activations(model, rounding)
+    return model
+
+
+def rounding_for(options: NumberOptions) -> Rounding | None:
+    """How activations are rounded; None for not at all."""
+    if options.activations == "none":
+        return None
+    clip = options.activation_clip or None
+    return Rounding(bits=8, per=options.activation_scale, clip=clip, symmetric=not options.asymmetric)
+
+
+def _matrices(anatomy: Anatomy, fused: bool) -> list[Matrix]:
+    """The matrices of blocks and pooler; those that lie in one module as one, where they share no scale anyway."""
+    matrices = [matrix for block in anatomy.blocks for matrix in block.matrices.values()]
+    if fused:
+        paths = {matrix.path: matrix for matrix in matrices}
+        matrices = [Matrix(matrix.root, matrix.path) for matrix in paths.values()]
+    return matrices if anatomy.pooler is None else [*matrices, anatomy.pooler]
+
+
+def _view(weights: str, granularity: Shared, options: NumberOptions) -> QuantizedView:
+    size = options.group_size if granularity == "group" else None
+    return QuantizedView(weights, granularity, size, clip=options.weight_clip or None)
+
 
 #: Module, attribute, and the value it had.
 Dropout = list[tuple[nn.Module, str, float]]

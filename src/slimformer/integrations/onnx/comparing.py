@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import ArtifactError
-from slimformer.export.result import Difference
+from slimformer.integrations.onnx.exporting import Difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from slimformer.export.probing import Batch
+    from slimformer.integrations.onnx.probing import Batch
 
 Answers = dict[str, Tensor]
 #: Outputs with one value for each token; others of two axes have one row for each example.

@@ -4,7 +4,6 @@ Importing this package is quick: torch, transformers and the packages of the ext
 that need them, and nothing here imports training.
 """
 
-from slimformer.export.exporting import to_onnx
-from slimformer.export.result import Difference, ExportResult, Numbers
+from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers, to_onnx
 
 __all__ = ["Difference", "ExportResult", "Numbers", "to_onnx"]

@@ -1,8 +1,11 @@
-"""The mean squared difference, over what counts."""
+"""What losses have in common: means over what counts, and which tokens a token sees."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from slimformer.errors import ObjectiveError
 
@@ -27,3 +30,20 @@ def mean_square(teacher: Tensor, student: Tensor, counts: Tensor | None = None) 
         return difference.square().mean()
     # Left out before the square and by selection: what stands in padding may be infinite, and so would its gradient.
     return difference.masked_fill(~counts, 0).square().sum() / counts.sum().clamp(min=1)
+
+
+def hidden_keys(mask: Tensor, causal: bool) -> Tensor:
+    """Which keys each query does not see: [batch, 1, query, key].
+
+    A token sees the tokens that count and, with `causal`, none after itself. Padding sees everything, so that no row
+    is empty and 0/0 nowhere; losses give its rows no weight.
+
+    Args:
+        mask: Boolean, [batch, length], True for tokens that count.
+        causal: Whether later tokens are hidden.
+    """
+    hidden = ~mask[:, None, None, :]
+    if causal:
+        length = mask.shape[1]
+        hidden = hidden | torch.ones(length, length, dtype=torch.bool, device=mask.device).triu(1)
+    return hidden & mask[:, None, :, None]

@@ -2,22 +2,149 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import chain
-from typing import TYPE_CHECKING, Any, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from slimformer.artifact.staging import hidden_folder, sync
 from slimformer.errors import ArtifactError, ConfigError
-from slimformer.export.result import Difference, ExportResult, Numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor, nn
 
-    from slimformer.export.comparing import Answers
-    from slimformer.export.probing import Batch
+    from slimformer.integrations.onnx.comparing import Answers
+    from slimformer.integrations.onnx.probing import Batch
+
+#: What the matrices of an exported file are stored in; see docs/guides/export.md.
+Numbers = Literal["float", "int8", "ternary", "packed"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the answers of a file are from those of the model it was made from, over all examples compared.
+
+    Args:
+        largest: Largest absolute difference of a value.
+        mean: Mean absolute difference.
+        relative: Largest difference of an output as a share of the largest value of that output.
+        agreement: Share of decisions (classes, tokens, ends of spans) that are the same; None where nothing decides.
+        examples: How many examples were compared.
+    """
+
+    largest: float
+    mean: float
+    relative: float
+    agreement: float | None
+    examples: int
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """A file that was written.
+
+    Args:
+        path: The file.
+        architecture: Class of the model it was made from.
+        numbers: What its matrices are stored in.
+        bytes: Its size, with that of the data beside it where it is too large for one file.
+        opset: Version of the ONNX operators it uses.
+        inputs: Names of what it takes.
+        outputs: Names of what it gives.
+        matrices: How many weights are stored in 2, 4 or 8 bits.
+        difference: How far its answers are from those of the model.
+    """
+
+    path: Path
+    architecture: str
+    numbers: Numbers
+    bytes: int
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    matrices: int
+    difference: Difference
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {
+            **asdict(self),
+            "path": str(self.path),
+            "inputs": list(self.inputs),
+            "outputs": list(self.outputs),
+        }
+
+
+def check_place(out: str | Path, overwrite: bool) -> Path:
+    """The file that is to be written, or an error if it is taken or cannot be; nothing is left there."""
+    path = Path(out).expanduser()
+    if path.is_dir() or path.name in ("", ".."):
+        raise ArtifactError(f"`{out}` is a folder; give the name of a file, such as `{path / 'model.onnx'}`")
+    for taken in (path, data_beside(path)):
+        if taken.exists() and not overwrite:
+            raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    return path
+
+
+def data_beside(path: Path) -> Path:
+    """Where the weights of a large model lie."""
+    return path.with_name(f"{path.name}.data")
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Give a place to write a file of the same name; move it to its target when the block ends without an error."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with hidden_folder(path) as folder:
+            draft = folder / path.name
+            yield draft
+            _publish(draft, path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _publish(draft: Path, path: Path) -> None:
+    data = data_beside(draft)
+    for file in (draft, data):
+        if file.exists():
+            sync(file)
+    if data.exists():
+        # Never a model beside the data of another one.
+        path.unlink(missing_ok=True)
+        data.replace(data_beside(path))
+        draft.replace(path)
+    else:
+        draft.replace(path)
+        data_beside(path).unlink(missing_ok=True)
+
+
+def check_space(path: Path, needed: int) -> None:
+    """Refuse where the disk has no room for so many bytes."""
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    free = shutil.disk_usage(there).free
+    if free < needed:
+        raise ArtifactError(
+            f"no space to write `{path}`: about {needed:,} bytes are needed, {free:,} are free; nothing was written, "
+            "free some space or give a file on another disk"
+        )
+
+
+def _unwritable(path: Path, error: OSError) -> ArtifactError:
+    reason = (error.strerror or str(error)).lower()
+    return ArtifactError(f"`{path}` cannot be written: {reason}; nothing was written, give another place")
+
 
 #: Largest difference, as a share of an output's largest value, that another order of additions may make.
 TOLERANCE = 1e-3
@@ -64,12 +191,12 @@ def to_onnx(
     _check_extra()
     if numbers is not None and numbers not in get_args(Numbers):
         raise ConfigError(f"`numbers` is `{numbers}`; give one of {', '.join(get_args(Numbers))}")
-    from slimformer.export.comparing import check_finite
-    from slimformer.export.matrices import replace_matrices
-    from slimformer.export.placing import check_place, check_space, staged
-    from slimformer.export.probing import given_batches, probe_batches, trace_batch
-    from slimformer.export.sources import check_numbers, find_model, working_copies
-    from slimformer.export.tracing import OPSET, answer, trace
+    from slimformer.integrations.onnx.comparing import check_finite
+    from slimformer.integrations.onnx.exporting import check_place, check_space, staged
+    from slimformer.integrations.onnx.graph import OPSET, answer, trace
+    from slimformer.integrations.onnx.matrices import replace_matrices
+    from slimformer.integrations.onnx.probing import given_batches, probe_batches, trace_batch
+    from slimformer.integrations.onnx.sources import check_numbers, find_model, working_copies
 
     path = check_place(out, overwrite)
     found = find_model(model, base)
@@ -110,9 +237,9 @@ def _write(program: Any, draft: Path, comparison: _Comparison, *, blocks: bool, 
     """Write the file, check that it computes what was traced, and measure how far it is from its source."""
     import onnx
 
-    from slimformer.export import graph
-    from slimformer.export.comparing import difference, run
-    from slimformer.export.matrices import INT8_ACTIVATIONS
+    from slimformer.integrations.onnx import graph
+    from slimformer.integrations.onnx.comparing import difference, run
+    from slimformer.integrations.onnx.matrices import INT8_ACTIVATIONS
 
     graph.tidy(program.model)
     if blocks:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.artifact.storage.packed_weights import keep_packed, packed_weights
+from slimformer.artifact.storage.packed import keep_packed, packed_weights
 from slimformer.errors import ArtifactError
 from slimformer.inference.door import open_model
 from slimformer.views import attached, unround_activations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from slimformer.export.result import Numbers
+    from slimformer.integrations.onnx.exporting import Numbers
 
 #: The attention that is traced: plain products and a softmax, which every runtime has.
 ATTENTION = "eager"

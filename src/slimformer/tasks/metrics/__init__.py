@@ -1,1 +1,0 @@
-"""Metrics: pure functions of what is true and what was predicted, plain numbers out."""
