@@ -243,7 +243,7 @@ class TermObjective:
         if self.balanced and self.progress is not None and stage < 2:
             due = step % EVERY == 0 and int(self.progress.calls - 1) % self.accumulation == 0
             if due and torch.is_grad_enabled():
-                rebalance(self.progress, [means[index].value for index in self.balanced], self.matrices)
+                rebalance(self.progress, [means[index] for index in self.balanced], self.matrices)
             weights |= dict(zip(self.balanced, self.progress.weights.tolist(), strict=True))
         return weights
 
