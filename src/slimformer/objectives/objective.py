@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +14,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.anatomy.anatomy import unwrap
 from slimformer.errors import ConfigError
 from slimformer.objectives.balance import EVERY, Progress, rebalance
+from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
 
 if TYPE_CHECKING:
@@ -28,19 +29,6 @@ if TYPE_CHECKING:
 CLEAN = "clean"
 #: Under this name the examples of a batch are counted, whatever the terms count.
 EXAMPLES = "examples"
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A loss and what it is made of.
-
-    Args:
-        total: What is minimised.
-        parts: The terms it is made of, for the log.
-    """
-
-    total: Tensor
-    parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

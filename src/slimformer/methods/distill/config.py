@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.objectives import TermSpec, parse_terms
 from slimformer.train.options import Positive, StepOptions
-
-if TYPE_CHECKING:
-    from slimformer.objectives.spec import TermSpec
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["mean", "cls"]
@@ -175,8 +173,6 @@ class DistillConfig(StepOptions, CorpusOptions, StudentShape, TeacherOptions):
     @property
     def learned(self) -> list[TermSpec]:
         """The objective as a list of terms, whichever way it was given."""
-        from slimformer.objectives.spec import TermSpec, parse_terms
-
         if self.terms is not None:
             return parse_terms(self.terms)
         pooled = [] if self.pooled is None else [TermSpec("pooled", self.pooled_weight, (self.pooled,))]

@@ -10,12 +10,12 @@ from pydantic import BeforeValidator, Field, model_validator
 from slimformer.config import Config
 from slimformer.methods.task_options import BaseOptions, TaskOptions
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.objectives import TermSpec, parse_terms
 from slimformer.train.options import Positive, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slimformer.objectives.spec import TermSpec
 
 Weights = Literal["ternary", "binary", "2", "4", "8", "float"]
 Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score", "hidden", "none"]
@@ -153,8 +153,6 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         Args:
             blocks: Blocks of student and teacher that are compared.
         """
-        from slimformer.objectives.spec import TermSpec, parse_terms
-
         if self.terms is not None:
             return parse_terms(self.terms)
         weighted = zip(SHORTHANDS[self.kd], (1.0, self.beta), strict=False)
