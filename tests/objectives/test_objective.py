@@ -61,7 +61,7 @@ def test_parts_of_a_batch_add_up_to_the_whole(family, term):
     assert {name: sum(count[name] for count in counts) for name in counts[0]} == objective.counts(inputs)
     total = 0.0
     for part in parts:
-        loss = objective(student, part, objective.counts(inputs))
+        loss = objective(student, part, objective.counts(inputs))  # the sum of the part over the count of the whole
         loss.total.backward()
         total += float(loss.total.detach())
     # Some heads compute in float32 whatever the model does.

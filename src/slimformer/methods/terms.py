@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError
+from slimformer.objectives import format_terms, parse_terms
 
 if TYPE_CHECKING:
     from slimformer.config import Config
@@ -14,9 +15,6 @@ def read_terms(value: Any) -> str | None:
     """Accept an objective as text, list or mapping, and return it as text."""
     if value is None:
         return None
-    # Imports the library of losses, which commands that are only asked for help do without.
-    from slimformer.objectives.spec import format_terms, parse_terms
-
     try:
         return format_terms(parse_terms(value))
     except ConfigError as error:

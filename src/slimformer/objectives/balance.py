@@ -14,6 +14,8 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from slimformer.objectives.terms import Mean
+
 #: Name of the module on the model while it trains.
 NAME = "slimformer_progress"
 #: Steps between two looks at the gradients.
@@ -51,18 +53,23 @@ def remove_progress(model: nn.Module) -> None:
         delattr(model, NAME)
 
 
-def rebalance(progress: Progress, losses: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+def rebalance(progress: Progress, means: Sequence[Mean], parameters: Sequence[Tensor]) -> None:
     """Weigh losses so that all pull at the parameters alike, and those that lag behind a little more.
 
     With gradient norms g and losses L, L₀ when first asked, the weights are `(L/L₀)^½ / g`, scaled to a geometric mean
-    of 1, and move half of the way (in logarithms) each time. Costs one backward pass for each loss.
+    of 1, and move half of the way (in logarithms) each time. Costs one backward pass for each loss. Gradients are
+    those of all processes together; of several accumulation steps the first one speaks for all.
     """
-    norms = torch.stack([_norm(loss, parameters) for loss in losses])
+    losses = [mean.value for mean in means]
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if together:
+        counts = torch.tensor([mean.count for mean in means], device=losses[0].device)
+        shares = counts / _mean_over_processes(counts.float()).clamp(min=1e-9)
+        losses = [share * loss for share, loss in zip(shares, losses, strict=True)]
+    norms = torch.stack([_norm(loss, parameters, together=together) for loss in losses])
     values = torch.stack([loss.detach().float() for loss in losses])
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        both = torch.stack([norms, values])
-        torch.distributed.all_reduce(both)
-        norms, values = both / torch.distributed.get_world_size()
+    if together:
+        values = _mean_over_processes(values)
     if not bool((norms > 0).all() and (values > 0).all()):
         return  # a loss of 0 pulls at nothing
     started = bool(progress.first.any())
@@ -74,7 +81,19 @@ def rebalance(progress: Progress, losses: Sequence[Tensor], parameters: Sequence
     progress.weights.copy_(((1 - share) * progress.weights.log() + share * target).exp())
 
 
-def _norm(loss: Tensor, parameters: Sequence[Tensor]) -> Tensor:
-    gradients = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
-    squares = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
+def _norm(loss: Tensor, parameters: Sequence[Tensor], *, together: bool) -> Tensor:
+    gradients = [
+        gradient.float()
+        for gradient in torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+        if gradient is not None
+    ]
+    if together:
+        gradients = [_mean_over_processes(gradient) for gradient in gradients]
+    squares = [gradient.square().sum() for gradient in gradients]
     return torch.stack(squares).sum().sqrt() if squares else loss.new_zeros(())
+
+
+def _mean_over_processes(value: Tensor) -> Tensor:
+    summed = value.clone()
+    torch.distributed.all_reduce(summed)
+    return summed / torch.distributed.get_world_size()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any, cast
@@ -14,6 +14,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.anatomy.anatomy import unwrap
 from slimformer.errors import ConfigError
 from slimformer.objectives.balance import EVERY, Progress, rebalance
+from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
 
 if TYPE_CHECKING:
@@ -28,19 +29,6 @@ if TYPE_CHECKING:
 CLEAN = "clean"
 #: Under this name the examples of a batch are counted, whatever the terms count.
 EXAMPLES = "examples"
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A loss and what it is made of.
-
-    Args:
-        total: What is minimised.
-        parts: The terms it is made of, for the log.
-    """
-
-    total: Tensor
-    parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -136,7 +124,8 @@ class TermObjective:
 
     Example:
         >>> models = Models(Anatomy.of(student), Anatomy.of(teacher), blocks=((2, 5),))
-        >>> objective = TermObjective(build_terms("relations:1, logits:0.5", models), student, {"teacher": source})
+        >>> terms = build_terms(parse_terms("relations:1, logits:0.5"), models)
+        >>> objective = TermObjective(terms, student, {"teacher": Teacher(teacher)})
         >>> objective(RecordedStudent(student, objective.terms), batch).total.backward()
     """
 
@@ -157,9 +146,10 @@ class TermObjective:
         self.balanced = tuple(index for index, each in enumerate(self.terms) if each.label in balanced)
         self.first_stage = first_stage
         self.accumulation = accumulation
-        self.matrices = [
-            weight for block in Anatomy.of(student).blocks for weight in block.module.parameters() if weight.dim() > 1
-        ]
+        anatomy = Anatomy.of(student)
+        self.matrices = [weight for block in anatomy.blocks for weight in block.module.parameters() if weight.dim() > 1]
+        config: Any = anatomy.config
+        self._patches = (config.image_size // config.patch_size) ** 2 if hasattr(config, "mask_ratio") else 0
         self._recorders = Recorders(student, self.terms, read_scores=read_scores)
         stateful = bool(self.balanced) or first_stage is not None
         self.progress = Progress.on(student, len(self.balanced)) if stateful else None
@@ -182,20 +172,26 @@ class TermObjective:
         step = self._step()
         stage = 0 if self.first_stage is None else 1 if step < self.first_stage else 2
         active = tuple(index for index, each in enumerate(self.terms) if stage < 2 or each.term.stage == "predictions")
-        batches = variants(_hide_alike(inputs, self.sources))
+        batches = variants(self._hide_alike(inputs))
         needed = {self.terms[index].term.variant for index in active}
         batches = {variant: batch for variant, batch in batches.items() if variant in needed}
         taught = self._ask(model, batches, active)
         learned = self._record(model, batches, active)
         means = {}
         for index in active:
-            each = self.terms[index].term
-            student = {**learned[each.variant][""], **learned[each.variant].get(str(index), {})}
-            means[index] = each.compare(
-                taught.get((each.source or "", each.variant), {}), student, batches[each.variant]
-            )
+            term = self.terms[index].term
+            teacher = {} if term.source is None else taught[term.source, term.variant]
+            student = {**learned[term.variant][""], **learned[term.variant].get(str(index), {})}
+            means[index] = term.compare(teacher, student, batches[term.variant])
         weights = self._weights(step, stage, means)
         return self._sum(means, weights, totals, len(next(iter(inputs.values()))))
+
+    def _hide_alike(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A masked autoencoder draws which patches it hides; all models have to hide the same ones."""
+        if not self._patches or "noise" in inputs:
+            return inputs
+        pixels = inputs["pixel_values"]
+        return {**inputs, "noise": torch.rand(len(pixels), self._patches, device=pixels.device)}
 
     def _step(self) -> int:
         if self.progress is None:
@@ -235,7 +231,7 @@ class TermObjective:
         if self.balanced and self.progress is not None and stage < 2:
             due = step % EVERY == 0 and int(self.progress.calls - 1) % self.accumulation == 0
             if due and torch.is_grad_enabled():
-                rebalance(self.progress, [means[index].value for index in self.balanced], self.matrices)
+                rebalance(self.progress, [means[index] for index in self.balanced], self.matrices)
             weights |= dict(zip(self.balanced, self.progress.weights.tolist(), strict=True))
         return weights
 
@@ -256,7 +252,9 @@ class TermObjective:
             share = 1.0 if totals is None else examples / totals[EXAMPLES]
             for index in self.balanced:
                 name = f"{self.terms[index].term.part}_weight"
-                parts[name] = total.new_tensor(share * weights[index])
+                parts[name if name not in parts else f"{self.terms[index].label}_weight"] = total.new_tensor(
+                    share * weights[index]
+                )
         return Loss(total, parts)
 
 
@@ -277,15 +275,6 @@ def variants(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if dot:
             batches.setdefault(variant, dict(clean))[own] = value
     return batches
-
-
-def _hide_alike(inputs: Mapping[str, Any], sources: Mapping[str, Source]) -> Mapping[str, Any]:
-    """A masked autoencoder draws which patches it hides; all models have to hide the same ones."""
-    patches = max((source.patches for source in sources.values()), default=0)
-    if not patches or "noise" in inputs:
-        return inputs
-    pixels = inputs["pixel_values"]
-    return {**inputs, "noise": torch.rand(len(pixels), patches, device=pixels.device)}
 
 
 def _check_sources(terms: Sequence[Weighted], sources: Mapping[str, Source]) -> None:

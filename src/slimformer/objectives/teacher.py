@@ -30,11 +30,6 @@ PER_EXAMPLE = "pooled."
 class Source(Protocol):
     """Something that terms learn from: another model, or the student itself at another size."""
 
-    @property
-    def patches(self) -> int:
-        """Patches of an image of which a masked autoencoder hides some at random; 0 for other models."""
-        ...
-
     def __call__(self, model: nn.Module, inputs: dict[str, Any], request: Request) -> Activations:
         """What it computes for a batch, without gradient.
 
@@ -61,12 +56,6 @@ class Teacher:
         self.read_scores = read_scores
         self._recorders: dict[tuple[str, ...], Recorder] = {}
 
-    @property
-    def patches(self) -> int:
-        """Patches of an image of which a masked autoencoder hides some at random."""
-        config: Any = self.model.config
-        return (config.image_size // config.patch_size) ** 2 if hasattr(config, "mask_ratio") else 0
-
     @torch.no_grad()
     def __call__(self, model: nn.Module, inputs: dict[str, Any], request: Request) -> Activations:
         """What the teacher computes for a batch; `model` is not looked at."""
@@ -76,7 +65,7 @@ class Teacher:
         if request.names not in self._recorders:
             self._recorders[request.names] = Recorder(self.model, request, read_scores=self.read_scores)
         recorder = self._recorders[request.names]
-        cache = self.cache
+        cache = self.cache if self.cache is not None and self.cache.names == request.names else None
         activations = recorder(inputs) if cache is None else cache.get(inputs, lambda: recorder(inputs))
         # Losses are computed in the student's precision, whatever the teacher's is.
         return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in activations.items()}

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 import slimformer
 from slimformer import quantize
 from slimformer.artifact import read_manifest
-from slimformer.artifact.storage.packed import packed_weights
+from slimformer.artifact.storage.packed_weights import packed_weights
 from slimformer.errors import ConfigError, TrainingError
-from slimformer.methods.method import RunOptions
+from slimformer.methods.options import RunOptions
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import Quantize
-from slimformer.methods.quantize.student import quantize_numbers
+from slimformer.methods.quantize.placement import quantize_numbers
 from slimformer.objectives import TermObjective
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
@@ -175,7 +175,6 @@ def test_shorthands_and_terms_train_the_same_weights(tuned, data):
         ({"terms": "logits, hidden[all]:0.5", "stages": 2, "first_stage": 2}, {"soft_labels"}),
         ({"terms": "logits, pooled[cls], minilm-v1", "accumulation": 2}, {"soft_labels", "pooled", "map", "vv"}),
     ],
-    ids=str,
 )
 def test_objectives_that_are_put_together(tuned, data, settings, parts):
     result = run(tuned, data, **settings)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
 from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.objectives import TermSpec, parse_terms
 from slimformer.train.options import Positive, StepOptions
-
-if TYPE_CHECKING:
-    from slimformer.objectives.spec import TermSpec
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
@@ -165,8 +163,6 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     @property
     def learned(self) -> list[TermSpec]:
         """The objective as a list of terms, whichever way it was given."""
-        from slimformer.objectives.spec import TermSpec, parse_terms
-
         if self.terms is not None:
             return parse_terms(self.terms)
         ways = () if self.pooled in (None, "recorded") else (self.pooled,)

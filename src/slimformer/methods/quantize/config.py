@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from slimformer.config import Config
 from slimformer.errors import RegistryError
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.objectives import TermSpec, parse_terms
 from slimformer.registry import FORMATS
 from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import Positive, TrainingOptions
@@ -17,7 +18,6 @@ from slimformer.train.options import Positive, TrainingOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from slimformer.objectives.spec import TermSpec
 
 #: Weights that are left as they are.
 FLOAT = "float"
@@ -170,8 +170,6 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         Args:
             blocks: Blocks of student and teacher that are compared.
         """
-        from slimformer.objectives.spec import TermSpec, parse_terms
-
         if self.terms is not None:
             return parse_terms(self.terms)
         weighted = zip(SHORTHANDS[self.kd], (1.0, self.beta), strict=False)
