@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 RESULTS = Path(__file__).parents[1] / "results"
+#: How the names of instruction sets begin that change how fast products are, and their last bits.
+INSTRUCTIONS = ("fma", "avx", "amx")
 
 
 def options(description: str) -> argparse.ArgumentParser:
@@ -49,7 +51,8 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
         "seed": arguments.seed,
         "versions": {package: version(package) for package in ("slimformer", "torch", "transformers", "numpy")},
         "machine": {
-            "processor": _processor(),
+            "processor": _cpuinfo("model name") or platform.processor(),
+            "instructions": [flag for flag in _cpuinfo("flags").split() if flag.startswith(INSTRUCTIONS)],
             "cores": os.cpu_count(),
             "threads": arguments.threads,
             "system": platform.platform(),
@@ -74,10 +77,11 @@ def kept(name: str) -> dict[str, Any]:
     return json.loads(path.read_text())["result"] if path.exists() else {}
 
 
-def _processor() -> str:
+def _cpuinfo(name: str) -> str:
+    """A line of /proc/cpuinfo; empty where there is none."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return ""

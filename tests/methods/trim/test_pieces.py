@@ -30,9 +30,9 @@ def test_counts_are_those_of_the_tokenizer(kind):
     texts = toys.docstrings(40)
     counts = count_pieces(tokenizer, iter(texts))
     expected = Counter(
-        number for text in texts for number in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        piece_id for text in texts for piece_id in tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     )
-    assert {number: int(count) for number, count in enumerate(counts) if count} == expected
+    assert {piece_id: int(count) for piece_id, count in enumerate(counts) if count} == expected
     assert len(counts) == len(tokenizer)
 
 
@@ -55,20 +55,20 @@ def test_counting_takes_as_much_memory_for_much_text_as_for_little(tmp_path):
 def test_coverage_is_reached_and_not_by_more_than_needed(kind, coverage):
     tokenizer = toys.tokenizer(kind)
     counts = count_pieces(tokenizer, toys.docstrings(20))
-    numbers = choose_pieces(tokenizer, counts, coverage=coverage)
-    assert numbers == sorted(set(numbers))
-    assert counts[numbers].sum() >= coverage * counts.sum()
-    dropped = set(range(len(counts))) - set(numbers)
+    kept = choose_pieces(tokenizer, counts, coverage=coverage)
+    assert kept == sorted(set(kept))
+    assert counts[kept].sum() >= coverage * counts.sum()
+    dropped = set(range(len(counts))) - set(kept)
     assert coverage < 1 or not counts[sorted(dropped)].any()
     # Pieces stay by how often they occur, unless something else needs them.
     vocabulary = open_vocabulary(tokenizer)
-    needed = {part for number in numbers for part in vocabulary.parts(number) if part != number}
-    characters = {part for number in np.flatnonzero(counts) for part in vocabulary.characters(int(number))}
-    free = set(numbers) - needed - characters - vocabulary.required()
-    most = max((int(counts[number]) for number in dropped), default=0)
-    assert all(counts[number] >= most for number in free)
+    needed = {part for piece_id in kept for part in vocabulary.parts(piece_id) if part != piece_id}
+    characters = {part for piece_id in np.flatnonzero(counts) for part in vocabulary.characters(int(piece_id))}
+    free = set(kept) - needed - characters - vocabulary.required()
+    most = max((int(counts[piece_id]) for piece_id in dropped), default=0)
+    assert all(counts[piece_id] >= most for piece_id in free)
     # One fewer would not have been enough.
-    fewer = choose_pieces(tokenizer, counts, keep=len(numbers) - 1)
+    fewer = choose_pieces(tokenizer, counts, keep=len(kept) - 1)
     assert counts[fewer].sum() < coverage * counts.sum()
 
 
@@ -87,14 +87,14 @@ def test_a_number_of_pieces(kind):
 def test_characters_of_the_corpus_stay_so_that_nothing_in_it_becomes_unknown():
     tokenizer = toys.tokenizer("bert")
     texts = toys.docstrings(40)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, texts), coverage=0.5)
-    trimmed = trim_tokenizer(tokenizer, numbers)
-    result = compare_tokenizers(tokenizer, trimmed, numbers, texts)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, texts), coverage=0.5)
+    trimmed = trim_tokenizer(tokenizer, kept)
+    result = compare_tokenizers(tokenizer, trimmed, kept, texts)
     assert result.unknown_after == result.unknown
     assert result.tokens_after > result.tokens
     # One word of the corpus alone leaves the others writable, because ASCII stays.
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, ["class"]), coverage=1.0)
-    assert "[UNK]" not in trim_tokenizer(tokenizer, numbers).tokenize("return every other word in 1999")
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, ["class"]), coverage=1.0)
+    assert "[UNK]" not in trim_tokenizer(tokenizer, kept).tokenize("return every other word in 1999")
 
 
 def test_what_is_always_kept():
@@ -125,10 +125,10 @@ def test_choices_that_cannot_be_made():
 def test_texts_are_compared_as_they_are_split():
     tokenizer = toys.random_words(0)
     first, second, third, *_ = (name for name in tokenizer.get_vocab() if name.isalpha() and len(name) > 1)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, [f"{first} {second}"]), coverage=1.0)
-    trimmed = trim_tokenizer(tokenizer, numbers)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, [f"{first} {second}"]), coverage=1.0)
+    trimmed = trim_tokenizer(tokenizer, kept)
     texts = [first, f"{first} {third}", f"{second} nothing", "", f"{third} {third}"]
-    result = compare_tokenizers(tokenizer, trimmed, numbers, iter(texts))
+    result = compare_tokenizers(tokenizer, trimmed, kept, iter(texts))
     assert result == TextCoverage(texts=5, same=3, tokens=7, kept=4, tokens_after=7, unknown=1, unknown_after=4)
     report = TrimReport.of(result, (100, 50), (4000, 3000))
     assert report.summary() == {
@@ -147,10 +147,10 @@ def test_a_long_text_is_the_same_only_if_all_of_it_is():
     """Longer than what is split at once, with the piece that is missing at the beginning."""
     tokenizer = toys.random_words(0)
     first, second, *_ = (name for name in tokenizer.get_vocab() if name.isalpha() and len(name) > 1)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, [first]), coverage=1.0)
-    trimmed = trim_tokenizer(tokenizer, numbers)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, [first]), coverage=1.0)
+    trimmed = trim_tokenizer(tokenizer, kept)
     long = f"{first} " * 2**18
-    result = compare_tokenizers(tokenizer, trimmed, numbers, [f"{second} {long}", long, first])
+    result = compare_tokenizers(tokenizer, trimmed, kept, [f"{second} {long}", long, first])
     assert (result.texts, result.same) == (3, 2)
 
 

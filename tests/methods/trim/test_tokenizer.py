@@ -30,17 +30,17 @@ TEXTS = st.lists(st.text("αβγδε", min_size=1, max_size=12), min_size=1, max
 def smallest(tokenizer, texts, others=()) -> list[int]:
     """As few pieces as cover some texts, and some others."""
     vocabulary = open_vocabulary(tokenizer)
-    wanted = {*vocabulary.required(), *tokenizer.all_special_ids, *pieces_of(tokenizer, texts), *others}
-    return sorted(close_pieces(vocabulary, wanted))
+    needed = {*vocabulary.required(), *tokenizer.all_special_ids, *pieces_of(tokenizer, texts), *others}
+    return sorted(close_pieces(vocabulary, needed))
 
 
 def ids(tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=True, verbose=False)["input_ids"]
 
 
-def assert_same(tokenizer, trimmed, numbers: list[int], texts) -> None:
+def assert_same(tokenizer, trimmed, kept: list[int], texts) -> None:
     for text in texts:
-        assert [numbers[number] for number in ids(trimmed, text)] == ids(tokenizer, text), text
+        assert [kept[piece_id] for piece_id in ids(trimmed, text)] == ids(tokenizer, text), text
 
 
 @pytest.mark.parametrize("kind", AWKWARD)
@@ -50,12 +50,12 @@ def test_any_covered_text_is_split_the_same_by_any_vocabulary(kind, seed, texts,
     tokenizer = AWKWARD[kind](seed)
     draw = random.Random(seed)
     every = list(tokenizer.get_vocab().values())
-    numbers = smallest(tokenizer, texts, draw.sample(every, draw.randint(0, len(every) // 3)))
-    trimmed = trim_tokenizer(tokenizer, numbers)
-    assert_same(tokenizer, trimmed, numbers, texts)
-    if pieces_of(tokenizer, [other]) <= set(numbers):
-        assert_same(tokenizer, trimmed, numbers, [other])
-    assert max(ids(trimmed, other)) < len(numbers) == len(trimmed)
+    kept = smallest(tokenizer, texts, draw.sample(every, draw.randint(0, len(every) // 3)))
+    trimmed = trim_tokenizer(tokenizer, kept)
+    assert_same(tokenizer, trimmed, kept, texts)
+    if pieces_of(tokenizer, [other]) <= set(kept):
+        assert_same(tokenizer, trimmed, kept, [other])
+    assert max(ids(trimmed, other)) < len(kept) == len(trimmed)
 
 
 @pytest.mark.parametrize("kind", toys.CLASSES)
@@ -66,36 +66,36 @@ def test_any_covered_text_is_split_the_same_by_every_class(kind, data):
     documents = st.sampled_from(toys.docstrings(40))
     texts = data.draw(st.lists(st.one_of(documents, st.text(max_size=40)), min_size=1, max_size=4))
     others = data.draw(st.sets(st.sampled_from(sorted(tokenizer.get_vocab().values())), max_size=50))
-    numbers = smallest(tokenizer, texts, others)
-    trimmed = trim_tokenizer(tokenizer, numbers)
+    kept = smallest(tokenizer, texts, others)
+    trimmed = trim_tokenizer(tokenizer, kept)
     assert type(trimmed) is type(tokenizer)
-    assert_same(tokenizer, trimmed, numbers, texts)
+    assert_same(tokenizer, trimmed, kept, texts)
     for pair in pairwise(texts):
-        assert [numbers[number] for number in trimmed(*pair)["input_ids"]] == tokenizer(*pair)["input_ids"]
+        assert [kept[piece_id] for piece_id in trimmed(*pair)["input_ids"]] == tokenizer(*pair)["input_ids"]
     other = data.draw(st.text(max_size=40))
-    assert all(number < len(numbers) for number in ids(trimmed, other))
-    if pieces_of(tokenizer, [other]) <= set(numbers):
-        assert_same(tokenizer, trimmed, numbers, [other])
+    assert all(piece_id < len(kept) for piece_id in ids(trimmed, other))
+    if pieces_of(tokenizer, [other]) <= set(kept):
+        assert_same(tokenizer, trimmed, kept, [other])
 
 
 @pytest.mark.parametrize("kind", toys.CLASSES)
 def test_a_chosen_tokenizer_saved_and_loaded_again_is_the_same(kind, tmp_path):
     tokenizer = toys.tokenizer(kind)
     texts = toys.docstrings(40)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, texts[::2]), coverage=0.98)
-    trimmed = trim_tokenizer(tokenizer, numbers)
-    assert len(trimmed) == len(numbers) < len(tokenizer)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, texts[::2]), coverage=0.98)
+    trimmed = trim_tokenizer(tokenizer, kept)
+    assert len(trimmed) == len(kept) < len(tokenizer)
     trimmed.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     assert loaded.get_vocab() == trimmed.get_vocab()
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
     for text in [*texts, "中文 \x00 \U0001f600 ∀ x"]:
         assert ids(loaded, text) == ids(trimmed, text)
-    kept = compare_tokenizers(tokenizer, trimmed, numbers, texts)
-    covered = [text for text in texts if set(ids(tokenizer, text)) <= set(numbers)]
-    assert len(covered) == kept.same
-    assert 0 < kept.same < kept.texts == len(texts)
-    assert_same(tokenizer, loaded, numbers, covered)
+    result = compare_tokenizers(tokenizer, trimmed, kept, texts)
+    covered = [text for text in texts if set(ids(tokenizer, text)) <= set(kept)]
+    assert len(covered) == result.same
+    assert 0 < result.same < result.texts == len(texts)
+    assert_same(tokenizer, loaded, kept, covered)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "roberta", "llama"])
@@ -110,8 +110,8 @@ def test_an_unknown_character_stays_as_bad_as_it_was():
     """Were the lowest score to go, an unknown `c` and `de` would beat `cd` and `e`."""
     scores = [("<unk>", 0.0), ("cd", -50.0), ("e", -40.0), ("d", -45.0), ("de", -1.0), ("zz", -100.0)]
     tokenizer = toys.wrap(models.Unigram(scores, unk_id=0))
-    numbers = smallest(tokenizer, ["cde", "de d e"])
-    trimmed = trim_tokenizer(tokenizer, numbers)
+    kept = smallest(tokenizer, ["cde", "de d e"])
+    trimmed = trim_tokenizer(tokenizer, kept)
     assert trimmed.tokenize("cde") == tokenizer.tokenize("cde") == ["cd", "e"]
 
 
@@ -129,8 +129,8 @@ def test_what_is_merged_on_the_way_stays():
 def test_what_was_trimmed_can_be_trimmed_again(seed, texts):
     """Characters of kept pieces stay, so that a word is unknown to the second vocabulary if it is to the first."""
     first = toys.random_wordpiece(seed)
-    numbers = smallest(first, texts)
-    second = trim_tokenizer(first, numbers)
+    kept = smallest(first, texts)
+    second = trim_tokenizer(first, kept)
     for name in second.get_vocab():
         letters = [
             f"##{letter}" if at or name.startswith("##") else letter for at, letter in enumerate(name.strip("#"))
@@ -138,7 +138,7 @@ def test_what_was_trimmed_can_be_trimmed_again(seed, texts):
         assert name.startswith("<") or set(letters) <= second.get_vocab().keys()
     again = smallest(second, texts[:1])
     third = trim_tokenizer(second, again)
-    assert_same(first, third, [numbers[number] for number in again], texts[:1])
+    assert_same(first, third, [kept[piece_id] for piece_id in again], texts[:1])
 
 
 def test_what_stands_around_the_model_stays(tmp_path):
@@ -149,8 +149,8 @@ def test_what_stands_around_the_model_stays(tmp_path):
     tokenizer(["a", "b c"], padding="max_length", truncation=True, max_length=9)
     tokenizer.save_pretrained(tmp_path)
     tokenizer = type(tokenizer).from_pretrained(tmp_path)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, toys.docstrings(5)), coverage=0.9)
-    trimmed = trim_tokenizer(tokenizer, numbers)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, toys.docstrings(5)), coverage=0.9)
+    trimmed = trim_tokenizer(tokenizer, kept)
     assert trimmed.chat_template == tokenizer.chat_template
     assert trimmed.model_max_length == 64
     old, new = tokenizer.backend_tokenizer, trimmed.backend_tokenizer
@@ -189,10 +189,10 @@ def test_a_class_that_makes_something_else_of_its_file_is_refused():
 def test_a_real_decoder(stories):
     tokenizer = AutoTokenizer.from_pretrained(stories)
     texts = toys.docstrings(60)
-    numbers = choose_pieces(tokenizer, count_pieces(tokenizer, texts), coverage=0.99)
-    trimmed = trim_tokenizer(tokenizer, numbers)
-    result = compare_tokenizers(tokenizer, trimmed, numbers, texts)
-    assert 0 < sum(set(ids(tokenizer, text)) <= set(numbers) for text in texts) == result.same < len(texts)
+    kept = choose_pieces(tokenizer, count_pieces(tokenizer, texts), coverage=0.99)
+    trimmed = trim_tokenizer(tokenizer, kept)
+    result = compare_tokenizers(tokenizer, trimmed, kept, texts)
+    assert 0 < sum(set(ids(tokenizer, text)) <= set(kept) for text in texts) == result.same < len(texts)
     assert 0.99 <= result.kept / result.tokens < 0.9925
     assert result.unknown_after == 0
-    assert len(numbers) < 9000
+    assert len(kept) < 9000

@@ -20,24 +20,24 @@ _SEQUENCE_LISTS = ("bad_words_ids",)
 
 
 def model_pieces(model: nn.Module) -> set[int]:
-    """Numbers of the pieces that a model needs, whatever the corpus says.
+    """Ids of the pieces that a model needs, whatever the corpus says.
 
-    These are the tokens its configs name. Where positions are counted from the padding token's number on, as in RoBERTa
-    and MPNet, they are also all pieces before it, so that this number stays.
+    These are the tokens its configs name. Where positions are counted from the padding token's id on, as in RoBERTa
+    and MPNet, they are also all pieces before it, so that this id stays.
 
     Args:
         model: A text model.
     """
     anatomy = Anatomy.of(model)
     rows = _rows(anatomy)
-    named = {number for config in _configs(anatomy.model) for _, number in _named_tokens(config)}
-    return {number for number in named if 0 <= number < rows} | set(range(_first_position(anatomy)))
+    named = {token_id for config in _configs(anatomy.model) for _, token_id in _named_tokens(config)}
+    return {token_id for token_id in named if 0 <= token_id < rows} | set(range(_first_position(anatomy)))
 
 
-def trim_model(model: nn.Module, numbers: Sequence[int]) -> nn.Module:
+def trim_model(model: nn.Module, ids: Sequence[int]) -> nn.Module:
     """Keep these rows of the word embedding, in place, and of whatever else has one per piece: heads and their biases.
 
-    Ties stay tied. The configs get the new size and the new numbers of their special tokens. On texts of kept pieces
+    Ties stay tied. The configs get the new size and the new ids of their special tokens. On texts of kept pieces
     the model computes the very same hidden states.
 
     What has a row per piece is found by building the model's class twice without memory, with the old and with the new
@@ -45,26 +45,26 @@ def trim_model(model: nn.Module, numbers: Sequence[int]) -> nn.Module:
 
     Args:
         model: A text model without views on it.
-        numbers: The pieces that stay, rising; of `choose_pieces`.
+        ids: The pieces that stay, rising; of `choose_pieces`.
     """
     anatomy = Anatomy.of(model)
     plain: Any = anatomy.model
     rows = _rows(anatomy)
-    renumbered = {old: new for new, old in enumerate(numbers)}
-    _check_numbers(anatomy, renumbered, rows)
-    if len(renumbered) == rows:
+    new_ids = {old: new for new, old in enumerate(ids)}
+    _check_ids(anatomy, new_ids, rows)
+    if len(new_ids) == rows:
         return model
     config = copy.deepcopy(plain.config)
     before = _skeleton(plain, config)
-    _renumber(config, renumbered)
-    config.vocab_size = len(renumbered)
+    _renumber(config, new_ids)
+    config.vocab_size = len(new_ids)
     after = _skeleton(plain, config)
-    _cut_tensors(plain, before, after, torch.as_tensor(list(numbers)))
+    _cut_tensors(plain, before, after, torch.as_tensor(list(ids)))
     _copy_sizes(plain, before, after)
     for each in _configs(plain):
-        _renumber(each, renumbered)
+        _renumber(each, new_ids)
         if hasattr(each, "vocab_size"):
-            each.vocab_size = len(renumbered)
+            each.vocab_size = len(new_ids)
     return model
 
 
@@ -79,7 +79,7 @@ def _rows(anatomy: Anatomy) -> int:
 
 
 def _first_position(anatomy: Anatomy) -> int:
-    """The number positions are counted from: 0, or the one after the padding token's, as their table tells."""
+    """The first position: 0, or the one after the padding token's id, as their table tells."""
     word = anatomy.word_embedding
     tables = [
         module
@@ -92,31 +92,31 @@ def _first_position(anatomy: Anatomy) -> int:
 
 def _configs(model: Any) -> list[Any]:
     """Every config that the model or a part of it holds, each once."""
-    found = {
+    configs = {
         id(config): config for module in model.modules() if (config := getattr(module, "config", None)) is not None
     }
     generation = getattr(model, "generation_config", None)
-    return [*found.values(), *([] if generation is None else [generation])]
+    return [*configs.values(), *([] if generation is None else [generation])]
 
 
 def _named_tokens(config: Any) -> Iterator[tuple[str, int]]:
-    """Settings that name a token, and the token's number."""
+    """Settings that name a token, and the token's id."""
     for name, value in vars(config).items():
         if name.endswith("_token_id"):
-            for number in value if isinstance(value, list | tuple) else [value]:
-                if isinstance(number, int):
-                    yield name, number
+            for token_id in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(token_id, int):
+                    yield name, token_id
 
 
-def _check_numbers(anatomy: Anatomy, renumbered: Mapping[int, int], rows: int) -> None:
-    numbers = list(renumbered)
-    if not numbers or numbers != sorted(numbers) or numbers[0] < 0:
-        raise ConfigError(f"pieces {str(numbers[:3])[:60]} … do not rise from 0 on; take what `choose_pieces` returns")
-    if numbers[-1] >= rows:
+def _check_ids(anatomy: Anatomy, new_ids: Mapping[int, int], rows: int) -> None:
+    ids = list(new_ids)
+    if not ids or ids != sorted(ids) or ids[0] < 0:
+        raise ConfigError(f"pieces {str(ids[:3])[:60]} … do not rise from 0 on; take what `choose_pieces` returns")
+    if ids[-1] >= rows:
         raise ConfigError(
-            f"piece {numbers[-1]} has no row in the embedding of {rows}; give the tokenizer that belongs to the model"
+            f"piece {ids[-1]} has no row in the embedding of {rows}; give the tokenizer that belongs to the model"
         )
-    missing = sorted(model_pieces(anatomy.model) - set(numbers))
+    missing = sorted(model_pieces(anatomy.model) - set(ids))
     if missing:
         raise ConfigError(
             f"piece {missing[0]} is not among those kept, but the model needs it; "
@@ -131,7 +131,7 @@ def _skeleton(model: nn.Module, config: Any) -> nn.Module:
     return skeleton
 
 
-def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, numbers: Tensor) -> None:
+def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, ids: Tensor) -> None:
     """Select rows of whatever has another shape in `after` than in `before`; a tensor that is shared stays shared."""
     old_shapes, new_shapes = _shapes(before), _shapes(after)
     cut: dict[int, Tensor] = {}
@@ -147,7 +147,7 @@ def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, numbers:
                 f"`{path}` is no plain weight of shape {list(shape)}; trim a model before quantizing or masking it"
             )
         if id(tensor) not in cut:
-            cut[id(tensor)] = _select(tensor, dims, numbers)
+            cut[id(tensor)] = _select(tensor, dims, ids)
         setattr(owner, name, cut[id(tensor)])
 
 
@@ -157,10 +157,10 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors}
 
 
-def _select(tensor: Tensor, dims: list[int], numbers: Tensor) -> Tensor:
+def _select(tensor: Tensor, dims: list[int], ids: Tensor) -> Tensor:
     chosen = tensor.detach()
     for dim in dims:
-        chosen = chosen.index_select(dim, numbers.to(tensor.device))
+        chosen = chosen.index_select(dim, ids.to(tensor.device))
     chosen = chosen.contiguous()
     return nn.Parameter(chosen, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else chosen
 
@@ -175,17 +175,17 @@ def _copy_sizes(model: nn.Module, before: nn.Module, after: nn.Module) -> None:
                 setattr(model.get_submodule(path), name, changed)
 
 
-def _renumber(config: Any, renumbered: Mapping[int, int]) -> None:
-    """Give a config the new numbers of its tokens; a number that never was in the vocabulary stays."""
+def _renumber(config: Any, new_ids: Mapping[int, int]) -> None:
+    """Give a config the new ids of its tokens; an id that never was in the vocabulary stays."""
     for name in {name for name, _ in _named_tokens(config)}:
         value = getattr(config, name)
         several = isinstance(value, list | tuple)
-        numbers = [renumbered.get(number, number) for number in (value if several else [value])]
-        setattr(config, name, numbers if several else numbers[0])
+        ids = [new_ids.get(token_id, token_id) for token_id in (value if several else [value])]
+        setattr(config, name, ids if several else ids[0])
     for name in _TOKEN_LISTS:
         if getattr(config, name, None):
-            setattr(config, name, [renumbered[number] for number in getattr(config, name) if number in renumbered])
+            setattr(config, name, [new_ids[token_id] for token_id in getattr(config, name) if token_id in new_ids])
     for name in _SEQUENCE_LISTS:
         if getattr(config, name, None):
-            kept = [each for each in getattr(config, name) if all(number in renumbered for number in each)]
-            setattr(config, name, [[renumbered[number] for number in each] for each in kept])
+            kept = [each for each in getattr(config, name) if all(token_id in new_ids for token_id in each)]
+            setattr(config, name, [[new_ids[token_id] for token_id in each] for each in kept])

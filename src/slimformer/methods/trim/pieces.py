@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def count_pieces(tokenizer: PreTrainedTokenizerBase, documents: Iterable[str]) -> NDArray[np.int64]:
-    """How often each piece occurs in texts, by its number; special tokens around a text are not counted.
+    """How often each piece occurs in texts, by its id; special tokens around a text are not counted.
 
     Needs memory for one batch of texts, however many there are.
 
@@ -32,8 +32,8 @@ def count_pieces(tokenizer: PreTrainedTokenizerBase, documents: Iterable[str]) -
     """
     counts = np.zeros(1 + max(tokenizer.get_vocab().values()), np.int64)
     waiting: list[int] = []
-    for numbers, _ in Encoder(tokenizer).encode(documents):
-        waiting += numbers
+    for ids, _ in Encoder(tokenizer).encode(documents):
+        waiting += ids
         if len(waiting) >= len(counts):
             counts += np.bincount(waiting, minlength=len(counts))
             waiting = []
@@ -41,8 +41,8 @@ def count_pieces(tokenizer: PreTrainedTokenizerBase, documents: Iterable[str]) -
 
 
 def pieces_of(tokenizer: PreTrainedTokenizerBase, texts: Iterable[str]) -> set[int]:
-    """Numbers of the pieces of some texts, to be kept whatever the corpus says."""
-    return {number for numbers, _ in Encoder(tokenizer).encode(texts) for number in numbers}
+    """Ids of the pieces of some texts, to be kept whatever the corpus says."""
+    return {piece_id for ids, _ in Encoder(tokenizer).encode(texts) for piece_id in ids}
 
 
 def choose_pieces(
@@ -53,11 +53,11 @@ def choose_pieces(
     coverage: float | None = None,
     always: Collection[int] = (),
 ) -> list[int]:
-    r"""Numbers of the pieces that stay, rising.
+    r"""Ids of the pieces that stay, rising.
 
     Special and added tokens, bytes, ASCII characters and the characters of the corpus always stay, so that whatever the
     corpus holds can still be written. Then the pieces come in the order of how often they occur (of those that occur as
-    often, the lower number first), each with the pieces it is built from, until there are `keep` of them or until
+    often, the lower id first), each with the pieces it is built from, until there are `keep` of them or until
 
     $$\frac{\sum_{i \in K} n_i}{\sum_i n_i} \ge c$$
 
@@ -75,10 +75,10 @@ def choose_pieces(
     vocabulary = open_vocabulary(tokenizer)
     total = int(counts.sum())
     if total == 0:
-        raise DataError("the corpus gives no token, so no piece can be told from another; give text of the domain")
+        raise DataError("the corpus gives no token, so no piece is more frequent than another; give text of the domain")
     kept = close_pieces(vocabulary, {*vocabulary.required(), *tokenizer.all_special_ids, *always})
-    for number in np.flatnonzero(counts).tolist():
-        kept |= vocabulary.characters(number)
+    for piece_id in np.flatnonzero(counts).tolist():
+        kept |= vocabulary.characters(piece_id)
     if keep is not None and len(kept) > keep:
         raise ConfigError(
             f"`keep` is {keep}, but {len(kept)} pieces always stay: special tokens, bytes and characters; "
@@ -92,9 +92,9 @@ def choose_pieces(
 
 def _fill(vocabulary: Vocabulary, kept: set[int], order: list[int], room: int) -> set[int]:
     """Add pieces in order as long as there is room."""
-    for number in order:
-        if number in vocabulary.names and number not in kept:
-            more = close_pieces(vocabulary, {number}) - kept
+    for piece_id in order:
+        if piece_id in vocabulary.pieces and piece_id not in kept:
+            more = close_pieces(vocabulary, {piece_id}) - kept
             if len(kept) + len(more) > room:
                 break
             kept |= more
@@ -106,11 +106,11 @@ def _cover(
 ) -> set[int]:
     """Add pieces in order until enough of the tokens are kept."""
     covered = int(counts[sorted(kept)].sum())
-    for number in order:
+    for piece_id in order:
         if covered >= enough:
             break
-        if number not in kept:
-            more = close_pieces(vocabulary, {number}) - kept
+        if piece_id not in kept:
+            more = close_pieces(vocabulary, {piece_id}) - kept
             covered += int(counts[sorted(more)].sum())
             kept |= more
     return kept
@@ -142,7 +142,7 @@ class TextCoverage:
 def compare_tokenizers(
     tokenizer: PreTrainedTokenizerBase,
     trimmed: PreTrainedTokenizerBase,
-    numbers: Sequence[int],
+    ids: Sequence[int],
     documents: Iterable[str],
 ) -> TextCoverage:
     """Split texts with both tokenizers and count what stays the same.
@@ -150,10 +150,10 @@ def compare_tokenizers(
     Args:
         tokenizer: The tokenizer before.
         trimmed: Of `trim_tokenizer`.
-        numbers: The pieces that were kept.
+        ids: The pieces that were kept.
         documents: The texts; other ones than those the pieces were chosen on tell more.
     """
-    original = np.asarray(numbers)
+    original = np.asarray(ids)
     kept = np.zeros(1 + max(tokenizer.get_vocab().values()), bool)
     kept[original] = True
     unknown: Any = tokenizer.unk_token_id

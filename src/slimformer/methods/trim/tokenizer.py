@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="PreTrainedTokenizerBase")
 
 
-def trim_tokenizer(tokenizer: T, numbers: Sequence[int]) -> T:
+def trim_tokenizer(tokenizer: T, ids: Sequence[int]) -> T:
     """A tokenizer of the same class whose pieces are these alone, numbered from 0 in the old order.
 
     Text that the old tokenizer splits into these pieces is split the same; other text falls into smaller pieces, or is
@@ -28,13 +28,13 @@ def trim_tokenizer(tokenizer: T, numbers: Sequence[int]) -> T:
 
     Args:
         tokenizer: A fast tokenizer; it is left as it is.
-        numbers: Of `choose_pieces`.
+        ids: Of `choose_pieces`.
     """
     vocabulary = open_vocabulary(tokenizer)
-    kept = sorted(set(numbers))
+    kept = sorted(set(ids))
     _check_whole(tokenizer, vocabulary, kept)
-    renumbered = {old: new for new, old in enumerate(kept)}
-    state = vocabulary.cut(renumbered)
+    new_ids = {old: new for new, old in enumerate(kept)}
+    state = vocabulary.cut(new_ids)
     with tempfile.TemporaryDirectory() as folder:
         # Written and read again, because the classes of Transformers keep copies of their vocabulary.
         tokenizer.save_pretrained(folder)
@@ -46,9 +46,9 @@ def trim_tokenizer(tokenizer: T, numbers: Sequence[int]) -> T:
 
 
 def _check_whole(tokenizer: Any, vocabulary: Vocabulary, kept: list[int]) -> None:
-    """Refuse a choice of pieces that a tokenizer cannot be made of."""
+    """Refuse a choice of pieces that no tokenizer can consist of."""
     known = set(tokenizer.get_vocab().values())
-    strange = [number for number in kept if number not in known]
+    strange = [piece_id for piece_id in kept if piece_id not in known]
     if strange:
         raise ConfigError(f"there is no piece {strange[0]} in the tokenizer of {len(known)} pieces; count again")
     missing = sorted(close_pieces(vocabulary, {*vocabulary.required(), *tokenizer.all_special_ids, *kept}) - set(kept))

@@ -31,13 +31,13 @@ class Vocabulary:
     def __init__(self, state: dict[str, Any]) -> None:
         self.state = state
         self.model: dict[str, Any] = state["model"]
-        #: Piece → number, of the model's own pieces; added tokens may stand beside them.
-        self.numbers: dict[str, int] = self._numbers()
-        #: Number → piece.
-        self.names = {number: name for name, number in self.numbers.items()}
+        #: Piece → id, of the model's own pieces; added tokens may stand beside them.
+        self.ids: dict[str, int] = self._ids()
+        #: Id → piece.
+        self.pieces = {piece_id: name for name, piece_id in self.ids.items()}
 
     def required(self) -> set[int]:
-        """Numbers of the pieces that stay whatever the corpus says: special and added tokens, bytes, ASCII."""
+        """Ids of the pieces that stay whatever the corpus says: special and added tokens, bytes, ASCII."""
         added = {token["id"] for token in self.state["added_tokens"]}
         padding = {self.state["padding"]["pad_id"]} if self.state["padding"] else set()
         named = [f"<0x{byte:02X}>" for byte in range(256)] if self.model.get("byte_fallback") else []
@@ -46,51 +46,49 @@ class Vocabulary:
             named += _byte_alphabet()
         if self.model.get("unk_token") is not None:
             named.append(self.model["unk_token"])
-        return added | padding | self._known(named) | set(_processor_numbers(self.state["post_processor"]))
+        return added | padding | self._known(named) | set(_processor_ids(self.state["post_processor"]))
 
     def symbols(self, piece: str) -> list[str]:
         """The smallest pieces that a piece falls into."""
         return list(piece)
 
-    def characters(self, number: int) -> set[int]:
-        """Numbers of the smallest pieces that a piece falls into."""
-        return self._known(self.symbols(self.names[number])) if number in self.names else set()
+    def characters(self, piece_id: int) -> set[int]:
+        """Ids of the smallest pieces that a piece falls into."""
+        return self._known(self.symbols(self.pieces[piece_id])) if piece_id in self.pieces else set()
 
-    def parts(self, number: int) -> set[int]:
-        """Numbers of the pieces that stay with this one: its characters, so that each can also be written otherwise."""
-        return self.characters(number)
+    def parts(self, piece_id: int) -> set[int]:
+        """Ids of the pieces that stay with this one: its characters, so that each can also be written otherwise."""
+        return self.characters(piece_id)
 
-    def cut(self, renumbered: Mapping[int, int]) -> dict[str, Any]:
+    def cut(self, new_ids: Mapping[int, int]) -> dict[str, Any]:
         """The content of tokenizer.json with some pieces only.
 
         Args:
-            renumbered: Old number → new number of the pieces that stay.
+            new_ids: Old id → new id of the pieces that stay.
         """
         state = dict(self.state)
-        state["model"] = {**self.model, **self._cut_model(renumbered)}
+        state["model"] = {**self.model, **self._cut_model(new_ids)}
         state["added_tokens"] = [
-            {**token, "id": renumbered[token["id"]]}
-            for token in self.state["added_tokens"]
-            if token["id"] in renumbered
+            {**token, "id": new_ids[token["id"]]} for token in self.state["added_tokens"] if token["id"] in new_ids
         ]
-        state["post_processor"] = _renumber_processor(self.state["post_processor"], renumbered)
+        state["post_processor"] = _renumber_processor(self.state["post_processor"], new_ids)
         if self.state["padding"]:
-            state["padding"] = {**self.state["padding"], "pad_id": renumbered[self.state["padding"]["pad_id"]]}
+            state["padding"] = {**self.state["padding"], "pad_id": new_ids[self.state["padding"]["pad_id"]]}
         return state
 
-    def _numbers(self) -> dict[str, int]:
+    def _ids(self) -> dict[str, int]:
         return dict(self.model["vocab"])
 
-    def _cut_model(self, renumbered: Mapping[int, int]) -> dict[str, Any]:
-        ordered = sorted((number, name) for name, number in self.numbers.items() if number in renumbered)
-        return {"vocab": {name: renumbered[number] for number, name in ordered}}
+    def _cut_model(self, new_ids: Mapping[int, int]) -> dict[str, Any]:
+        ordered = sorted((piece_id, name) for name, piece_id in self.ids.items() if piece_id in new_ids)
+        return {"vocab": {name: new_ids[piece_id] for piece_id, name in ordered}}
 
     def _forms(self, character: str) -> Iterable[str]:
         """The pieces that one character may be."""
         return (character,)
 
     def _known(self, pieces: Iterable[str]) -> set[int]:
-        return {self.numbers[piece] for piece in pieces if piece in self.numbers}
+        return {self.ids[piece] for piece in pieces if piece in self.ids}
 
     def _of_bytes(self) -> bool:
         """Whether characters stand for bytes, as in GPT-2."""
@@ -152,11 +150,11 @@ class BPE(Vocabulary):
             marked[0] = characters[0]
         return [*marked[:-1], marked[-1] + end] if marked else []
 
-    def parts(self, number: int) -> set[int]:
+    def parts(self, piece_id: int) -> set[int]:
         """Everything that is merged on the way to the piece, its characters included."""
-        if number not in self.names:
+        if piece_id not in self.pieces:
             return set()
-        symbols = self.symbols(self.names[number])
+        symbols = self.symbols(self.pieces[piece_id])
         built = set(symbols)
         while (at := self._next_merge(symbols)) is not None:
             symbols[at : at + 2] = [self._join(*symbols[at : at + 2])]
@@ -172,12 +170,12 @@ class BPE(Vocabulary):
     def _join(self, left: str, right: str) -> str:
         return left + right.removeprefix(self.prefix)
 
-    def _cut_model(self, renumbered: Mapping[int, int]) -> dict[str, Any]:
+    def _cut_model(self, new_ids: Mapping[int, int]) -> dict[str, Any]:
         def stays(merge: Any) -> bool:
             left, right = _pair(merge)
-            return all(self.numbers[piece] in renumbered for piece in (left, right, self._join(left, right)))
+            return all(self.ids[piece] in new_ids for piece in (left, right, self._join(left, right)))
 
-        return {**super()._cut_model(renumbered), "merges": [merge for merge in self.model["merges"] if stays(merge)]}
+        return {**super()._cut_model(new_ids), "merges": [merge for merge in self.model["merges"] if stays(merge)]}
 
 
 class Unigram(Vocabulary):
@@ -195,14 +193,14 @@ class Unigram(Vocabulary):
         scores = [score for _, score in self.model["vocab"]]
         return super().required() | unknown | {scores.index(min(scores))}
 
-    def _numbers(self) -> dict[str, int]:
-        return {name: number for number, (name, _) in enumerate(self.model["vocab"])}
+    def _ids(self) -> dict[str, int]:
+        return {name: piece_id for piece_id, (name, _) in enumerate(self.model["vocab"])}
 
-    def _cut_model(self, renumbered: Mapping[int, int]) -> dict[str, Any]:
+    def _cut_model(self, new_ids: Mapping[int, int]) -> dict[str, Any]:
         unknown = self.model["unk_id"]
         return {
-            "vocab": [entry for number, entry in enumerate(self.model["vocab"]) if number in renumbered],
-            "unk_id": None if unknown is None else renumbered[unknown],
+            "vocab": [entry for piece_id, entry in enumerate(self.model["vocab"]) if piece_id in new_ids],
+            "unk_id": None if unknown is None else new_ids[unknown],
         }
 
 
@@ -235,9 +233,9 @@ def open_vocabulary(tokenizer: Any) -> Vocabulary:
     return MODELS[kind](state)
 
 
-def close_pieces(vocabulary: Vocabulary, numbers: Collection[int]) -> set[int]:
+def close_pieces(vocabulary: Vocabulary, ids: Collection[int]) -> set[int]:
     """Add what these pieces are built from."""
-    return set(numbers).union(*map(vocabulary.parts, numbers))
+    return set(ids).union(*map(vocabulary.parts, ids))
 
 
 def _pair(merge: Any) -> tuple[str, str]:
@@ -252,12 +250,12 @@ def _byte_alphabet() -> list[str]:
     return ByteLevel.alphabet()
 
 
-def _processor_numbers(processor: Any) -> Iterator[int]:
-    """Numbers of the special tokens that a post-processor adds."""
+def _processor_ids(processor: Any) -> Iterator[int]:
+    """Ids of the special tokens that a post-processor adds."""
     if not processor:
         return
     for inner in processor.get("processors", ()):
-        yield from _processor_numbers(inner)
+        yield from _processor_ids(inner)
     for token in (processor.get("special_tokens") or {}).values():
         yield from token["ids"]
     for name in ("sep", "cls"):
@@ -265,19 +263,19 @@ def _processor_numbers(processor: Any) -> Iterator[int]:
             yield processor[name][1]
 
 
-def _renumber_processor(processor: Any, renumbered: Mapping[int, int]) -> Any:
+def _renumber_processor(processor: Any, new_ids: Mapping[int, int]) -> Any:
     if not processor:
         return processor
     changed = dict(processor)
     if "processors" in processor:
-        changed["processors"] = [_renumber_processor(inner, renumbered) for inner in processor["processors"]]
+        changed["processors"] = [_renumber_processor(inner, new_ids) for inner in processor["processors"]]
     if processor.get("special_tokens"):
         changed["special_tokens"] = {
-            name: {**token, "ids": [renumbered[number] for number in token["ids"]]}
+            name: {**token, "ids": [new_ids[piece_id] for piece_id in token["ids"]]}
             for name, token in processor["special_tokens"].items()
         }
     for name in ("sep", "cls"):
         if name in processor:
-            token, number = processor[name]
-            changed[name] = [token, renumbered[number]]
+            token, piece_id = processor[name]
+            changed[name] = [token, new_ids[piece_id]]
     return changed
