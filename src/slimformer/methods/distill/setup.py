@@ -25,6 +25,7 @@ from slimformer.methods.distill.sentences import sentence_settings
 from slimformer.methods.distill.shape import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.methods.distill.vocabulary import check_same_tokens
+from slimformer.tasks.kinds import kind_of_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,6 +153,12 @@ def _teacher_class(config: DistillConfig, teacher: PretrainedConfig) -> Any:
         raise ConfigError(
             f"`{config.teacher}` is a `{name or 'model'}` without a head, so it has no labels to learn; give a "
             "fine-tuned model or a language model, or learn `relations`"
+        )
+    kind = kind_of_model(name, teacher)
+    if kind is not None and not kind.exclusive:
+        raise ConfigError(
+            f"`{config.teacher}` gives any number of labels to a text, and soft labels are for those that exclude each "
+            "other; learn `relations`, and fine-tune the student"
         )
     return getattr(transformers, name)
 
