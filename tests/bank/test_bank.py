@@ -234,7 +234,7 @@ def test_a_harmed_mask_is_refused(shelf, bank, tmp_path):
 
 @pytest.mark.parametrize("question", [3, ("a", "b", "c"), {"texts": "a"}, None])
 def test_questions_that_make_no_sense(bank, question):
-    with pytest.raises(DataError, match="a request for classification reads .*; give a text, a pair of texts, or"):
+    with pytest.raises(DataError, match=r"a request for classification reads .*; give a text, a pair of texts, or"):
         bank.predict({"classification": [question]})
 
 

@@ -44,8 +44,8 @@ def find_or_train(config: QuantizeConfig, manner: Manner, scratch: str | None) -
     task = get_task(config.task)
     if config.kd != "none" and not task.kind().exclusive:
         raise ConfigError(
-            f"`kd` is `{config.kd}`, whose soft labels are for labels that exclude each other, and task `{task.name}` has "
-            "any number of them; give `kd` `none`"
+            f"`kd` is `{config.kd}`, whose soft labels are for labels that exclude each other, and task `{task.name}` "
+            "has any number of them; give `kd` `none`"
         )
     model_config = read_base(config.model)
     if _knows(config, task, model_config):
