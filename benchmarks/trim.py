@@ -20,8 +20,8 @@ import torch
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from harness import RESULTS, keep, options
-from slimformer import checkpoint, finetune
-from slimformer.artifact.weights import size, stored_tensors
+from slimformer import finetune, models
+from slimformer.artifact.provenance import size, stored_tensors
 from slimformer.methods.trim import (
     TrimReport,
     choose_pieces,
@@ -155,8 +155,8 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     for name in [*CHOICES][2:] if arguments.tiny else ():
         del CHOICES[name]
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint.resolve("minilm"))
-    model = AutoModel.from_pretrained(checkpoint.resolve("minilm"))
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve("minilm"))
+    model = AutoModel.from_pretrained(models.resolve("minilm"))
     corpora = {"docstrings": docstrings(), **({} if arguments.tiny else {"reviews": reviews()})}
     result: dict[str, Any] = {
         "before": {"pieces": len(tokenizer), "MB": round(size(stored_tensors(model)) / 1e6, 1)},

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.corpus.opening import visible_files
-from slimformer.corpus.source import SourceFile
+from slimformer.corpus.source import SourceFile, visible_files
 from slimformer.corpus.stream import Stream
 from slimformer.errors import DataError
 from slimformer.tasks.features import StackingCollator, TensorCollator

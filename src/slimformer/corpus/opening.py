@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -10,7 +9,7 @@ from slimformer.corpus.corpus import BUFFER, Corpus
 from slimformer.corpus.delimited import open_csv, open_tsv
 from slimformer.corpus.images import open_images
 from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_json, open_json_lines, open_text
-from slimformer.corpus.source import Source, SourceFile, refuse, size_of
+from slimformer.corpus.source import Source, SourceFile, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
 from slimformer.tasks.readers.hub import parse_hub_name
@@ -44,15 +43,6 @@ def find_sources(path: str | Path, text_column: str | None, documents: Documents
         if name is None:
             raise DataError(f"nothing at `{path}`; give a file, a folder or a Hub name such as `owner/name:config`")
         yield open_hub(name, text_column, step)
-
-
-def visible_files(folder: Path) -> list[Path]:
-    """Every file below a folder, in order, without those that are hidden."""
-    found: list[Path] = []
-    for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".")]
-    return sorted(found)
 
 
 def _files_below(folder: Path) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -186,3 +187,12 @@ def check_names(names: Sequence[str], file: str) -> list[str]:
         if stripped.count(name) > 1:
             raise DataError(f"`{file}` line 1 names column `{name}` twice; give every column its own name")
     return stripped
+
+
+def visible_files(folder: Path) -> list[Path]:
+    """Every file below a folder, in order, without those that are hidden."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".")]
+    return sorted(found)

@@ -74,7 +74,7 @@ class ParquetFile(Source):
         yield f"ParquetFile {self.column}".encode()
 
     def _batches(self, group: int, rows: int) -> Iterator[Any]:
-        from pyarrow import ArrowException  # type: ignore[import-untyped]
+        from pyarrow import ArrowException
 
         try:
             with _opened(self.file.path) as opened:
@@ -137,7 +137,7 @@ def open_parquet(file: SourceFile, text_column: str | None, step: int) -> Source
 
 def open_stored(folder: Path, text_column: str | None, step: int) -> Source:
     """A folder that `save_to_disk` of the `datasets` library wrote."""
-    from datasets import DatasetDict, load_from_disk  # type: ignore[import-untyped]
+    from datasets import DatasetDict, load_from_disk
 
     try:
         found = load_from_disk(str(folder))

@@ -18,6 +18,7 @@ from slimformer.inference.evaluation import check_head, check_length
 from slimformer.inference.runners import TorchGenerator, TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks import get_task, known
+from slimformer.tasks.columns import ways_to_read
 from slimformer.tasks.kinds import kind_of, kind_of_model
 from slimformer.tasks.splits import Split
 
@@ -132,14 +133,18 @@ class TaskCodec:
         if request.error is not None:
             raise DataError(request.error)
         content = request.content
-        if isinstance(content, Mapping):
-            renamed = {
-                field: content[column]
-                for field, column in zip(self.kind.fields, self.columns, strict=False)
-                if column in content and field not in content
-            }
-            content = {**content, **renamed}
+        if isinstance(content, Mapping) and self.kind.fields[0] not in content:
+            content = {**content, **self._renamed(content)}
         return self.kind.encode(content)
+
+    def _renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What an object holds under other names: those of the task's own data, or those that data often have."""
+        columns = self.columns
+        if not columns or columns[0] not in content:
+            ways = ways_to_read([str(name) for name in content])
+            columns = ways[0] if len(ways) == 1 else ()
+        names = zip(self.kind.fields, columns, strict=False)
+        return {field: content[column] for field, column in names if column in content}
 
     def prepare(self, split: Split) -> Encoded:
         """Turn examples into inputs."""
@@ -251,16 +256,24 @@ def open_pipeline(
     kind = _kind(source, task)
     if max_new_tokens is not None and not kind.new_tokens:
         raise ConfigError(f"`--max-new-tokens` is `{max_new_tokens}`, and `{name}` generates no text; leave it out")
-    kind = kind if max_new_tokens is None else kind.told(max_new_tokens=max_new_tokens)
     check_length(max_length, kind, source.config)
     opened = open_model(source, model_class=getattr(transformers, kind.head), base=base)
-    codec = _codec(source, kind, opened.processor, max_length)
-    runner: Runner
     if kind.new_tokens:
-        runner = TorchGenerator(opened.model, kind, opened.processor)
-    else:
-        runner = TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind)
-    return TaskPipeline(codec, runner, batch_size)
+        room = longest(kind, source.config, opened.processor, max_length)
+        kind = kind.told(max_new_tokens=_new_tokens(max_new_tokens, kind.new_tokens, room))
+        codec = TaskCodec(kind, opened.processor, room)
+        return TaskPipeline(codec, TorchGenerator(opened.model, kind, opened.processor), batch_size)
+    codec = _codec(source, kind, opened.processor, max_length)
+    return TaskPipeline(codec, TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind), batch_size)
+
+
+def _new_tokens(given: int | None, usual: int, room: int) -> int:
+    """Tokens that a decoder adds: as given, or the usual number, which leaves half of a small model to the text."""
+    if given is not None and given >= room:
+        raise ConfigError(
+            f"`--max-new-tokens` is `{given}`, and text and answer have {room} tokens together; give less"
+        )
+    return min(usual, max(1, room // 2)) if given is None else given
 
 
 def _kind(source: Source, task: str | None) -> Kind:

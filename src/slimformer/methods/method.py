@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from slimformer.config import Config
-
-    AnyConfig = TypeVar("AnyConfig", bound=Config)
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
@@ -19,7 +16,10 @@ if TYPE_CHECKING:
 
     from slimformer import artifact
     from slimformer.artifact.storage.handler import Storage
+    from slimformer.config import Config
     from slimformer.train import Trained
+
+AnyConfig = TypeVar("AnyConfig", bound="Config")
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ def classification_metrics(
     `f1` is that of class 1, as GLUE has it; `f1_macro` averages over all classes of the head, so one that
     is never right counts 0; `f1_micro` of single labels equals the accuracy.
     """
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef  
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     known: dict[str, Callable[[], float]] = {
         "accuracy": lambda: accuracy_score(truth, predicted),
@@ -63,7 +63,7 @@ def multi_label_metrics(
     right; `lrap` is the label ranking average precision, which needs no threshold: how many of the labels ranked at
     least as high as a true one are true themselves, 1 for a text without labels.
     """
-    from sklearn.metrics import (  
+    from sklearn.metrics import (
         accuracy_score,
         f1_score,
         label_ranking_average_precision_score,
@@ -81,7 +81,7 @@ def multi_label_metrics(
 
 def regression_metrics(truth: NDArray[Any], predicted: NDArray[Any], metrics: Sequence[str]) -> dict[str, float]:
     """Measure predicted numbers; a correlation with a constant is 0 here, where mathematics leaves it undefined."""
-    from scipy.stats import pearsonr, spearmanr  
+    from scipy.stats import pearsonr, spearmanr
 
     flat = len(truth) < 2 or np.ptp(truth) == 0 or np.ptp(predicted) == 0
     known: dict[str, Callable[[], float]] = {
@@ -100,7 +100,7 @@ def tagging_metrics(
     `f1`, `precision` and `recall` are seqeval's micro averages over entities, with a word without a tag
     taken as outside; in `accuracy` such a word is wrong.
     """
-    from seqeval.metrics import f1_score, precision_score, recall_score  
+    from seqeval.metrics import f1_score, precision_score, recall_score
 
     entities = [["O" if tag is None else tag for tag in tags] for tags in predicted]
     gold = [list(tags) for tags in truth]

@@ -13,12 +13,12 @@ from safetensors.torch import load_file
 import slimformer
 from slimformer import quantize
 from slimformer.artifact import read_manifest
-from slimformer.artifact.storage.packed_weights import packed_weights
+from slimformer.artifact.storage.packed import packed_weights
 from slimformer.errors import ConfigError, TrainingError
-from slimformer.methods.options import RunOptions
+from slimformer.methods.method import RunOptions
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import Quantize
-from slimformer.methods.quantize.placement import quantize_numbers
+from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.objectives import TermObjective
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo

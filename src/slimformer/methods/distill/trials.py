@@ -80,9 +80,9 @@ def probe_labels(embeddings: dict[str, Array], labels: dict[str, Array], predict
         labels: The labels of both.
         predicts: What the labels are.
     """
-    from sklearn.linear_model import LogisticRegression, Ridge  # type: ignore[import-untyped]
-    from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
-    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
     regression = predicts == "numbers"
     model = make_pipeline(StandardScaler(), Ridge() if regression else LogisticRegression(max_iter=1000))

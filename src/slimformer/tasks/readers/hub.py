@@ -12,7 +12,7 @@ from slimformer.tasks.readers.table import Row, Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from datasets import Dataset  # type: ignore[import-untyped]
+    from datasets import Dataset
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 _NAME = re.compile(rf"(?P<name>{_PART}(/{_PART})?)(:(?P<config>{_PART}))?")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def read_parquet(path: Path) -> Table:
     """Read a Parquet file; the line of a row is its number, counted from 1."""
-    import pyarrow.parquet as parquet  # type: ignore[import-untyped]
+    import pyarrow.parquet as parquet
     from pyarrow import ArrowException
 
     try:

@@ -66,7 +66,7 @@ def _first_tokens(model: nn.Module, measure: Measure) -> np.ndarray[Any, Any]:
 
 
 def _plane(points: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
-    from sklearn.manifold import TSNE  # type: ignore[import-untyped]
+    from sklearn.manifold import TSNE
 
     perplexity = min(30.0, max(2.0, (len(points) - 1) / 3))
     placed: np.ndarray[Any, Any] = TSNE(2, perplexity=perplexity, init="pca", random_state=seed).fit_transform(points)
