@@ -141,6 +141,10 @@ COMMANDS: Registry[Any] = Registry(
             "slimformer.cli.evaluate:evaluate_model",
             "Measure an artifact on a task, by default the one it was trained for.",
         ),
+        "predict": (
+            "slimformer.cli.predict:predict_requests",
+            "Answer texts with a model: labels, numbers, tags, spans, vectors or text.",
+        ),
         "bench": (
             "slimformer.cli.bench:bench_models",
             "Measure size, memory, latency and throughput of models, on random inputs.",

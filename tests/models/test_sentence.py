@@ -127,7 +127,9 @@ def test_sentence_transformers_reads_the_same(settings, tmp_path):
 def test_evaluation_pools_as_recorded(tmp_path):
     """The same weights measured twice; only what lies beside them differs."""
     folder, rows = corpus.model_folder(tmp_path / "model"), ["sentence1\tsentence2\tscore"]
-    rows += [f"{' '.join(corpus.WORDS[n : n + 4])}\t{' '.join(corpus.WORDS[n + 2 : n + 9])}\t{n % 5}" for n in range(12)]
+    rows += [
+        f"{' '.join(corpus.WORDS[n : n + 4])}\t{' '.join(corpus.WORDS[n + 2 : n + 9])}\t{n % 5}" for n in range(12)
+    ]
     (tmp_path / "dev.tsv").write_text("\n".join(rows) + "\n")
 
     def measured(model):

@@ -18,6 +18,7 @@ from slimformer.inference.heads import check_head, check_length
 from slimformer.inference.runners import TorchGenerator, TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks import get_task, known
+from slimformer.tasks.columns import ways_to_read
 from slimformer.tasks.kinds import kind_of, kind_of_model
 from slimformer.tasks.splits import Split
 
@@ -132,14 +133,18 @@ class TaskCodec:
         if request.error is not None:
             raise DataError(request.error)
         content = request.content
-        if isinstance(content, Mapping):
-            renamed = {
-                field: content[column]
-                for field, column in zip(self.kind.fields, self.columns, strict=False)
-                if column in content and field not in content
-            }
-            content = {**content, **renamed}
+        if isinstance(content, Mapping) and self.kind.fields[0] not in content:
+            content = {**content, **self._renamed(content)}
         return self.kind.encode(content)
+
+    def _renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """What an object holds under other names: those of the task's own data, or those that data often have."""
+        columns = self.columns
+        if not columns or columns[0] not in content:
+            ways = ways_to_read([str(name) for name in content])
+            columns = ways[0] if len(ways) == 1 else ()
+        names = zip(self.kind.fields, columns, strict=False)
+        return {field: content[column] for field, column in names if column in content}
 
     def prepare(self, split: Split) -> Encoded:
         """Turn examples into inputs."""

@@ -62,12 +62,9 @@ def check_columns(names: Sequence[str], found: SplitRows, advice: str) -> None:
 
 def guess_text(found: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:
     """The text column, or the pair of them, if there is only one way to read the names."""
-    there = {name.lower(): name for name in found.columns if name != taken}
-    candidates = [pair for pair in PAIRS if pairs and set(pair) <= set(there)]
-    in_pairs = {name for pair in candidates for name in pair}
-    ways: list[tuple[str, ...]] = [*candidates, *((name,) for name in TEXTS if name in there and name not in in_pairs)]
+    ways = ways_to_read([name for name in found.columns if name != taken], pairs=pairs)
     if not ways:
-        ways = [(name,) for name in there if name not in IDS]
+        ways = [(name,) for name in found.columns if name != taken and name.lower() not in IDS]
         if taken is None and len(ways) > 1:
             ways = []
     if len(ways) != 1:
@@ -75,7 +72,16 @@ def guess_text(found: SplitRows, taken: str | None, *, pairs: bool = True) -> tu
             f"`{found.file}` does not tell which column holds the text: it has {listed(found.columns)}; "
             "name it with text_column, or two joined with a comma for pairs"
         )
-    return tuple(there[name] for name in ways[0])
+    return ways[0]
+
+
+def ways_to_read(names: Sequence[str], *, pairs: bool = True) -> list[tuple[str, ...]]:
+    """The text columns and pairs of them that some names are known as."""
+    there = {name.lower(): name for name in names}
+    candidates = [pair for pair in PAIRS if pairs and set(pair) <= set(there)]
+    in_pairs = {name for pair in candidates for name in pair}
+    singles = [(name,) for name in TEXTS if name in there and name not in in_pairs]
+    return [tuple(there[name] for name in way) for way in [*candidates, *singles]]
 
 
 def guess_one(found: SplitRows, names: Sequence[str], what: str, option: str = "label_column") -> str:

@@ -78,6 +78,8 @@ def ensemble(
         bank.add(str(number), folder)
     measures = {name: Measure.of(folders[0], given, name) for name in dict.fromkeys((choose_on, split))}
     outputs = {name: [measure.outputs(bank.use(task)) for task in bank.tasks] for name, measure in measures.items()}
+    if how not in (None, "logits") and not measures[split].data.kind.exclusive:
+        raise ConfigError(f"`how` is `{how}`, and labels that do not exclude each other have only logits; give `logits`")
     chosen_by = {} if how is not None else _scores(measures[choose_on], outputs[choose_on])
     sign = measures[choose_on].sign
     chosen: How = max(chosen_by, key=lambda way: sign * chosen_by[way]) if how is None else how
@@ -112,7 +114,8 @@ def _named(task: TaskRecord | None) -> str:
 
 
 def _scores(measure: Measure, outputs: Sequence[Outputs]) -> dict[How, float]:
-    return {way: measure.score(combine(outputs, way))[measure.metric] for way in ways(outputs[0])}
+    found = ways(outputs[0]) if measure.data.kind.exclusive else ("logits",)
+    return {way: measure.score(combine(outputs, way))[measure.metric] for way in found}
 
 
 def ways(outputs: Outputs) -> tuple[How, ...]:

@@ -65,6 +65,8 @@ class Kind(ABC):
     max_length: ClassVar[int] = 128
     #: Whether there is a list of labels.
     labelled: ClassVar[bool] = True
+    #: Whether the outputs of an item exclude each other, so that together they are probabilities.
+    exclusive: ClassVar[bool] = True
     #: How many labels there have to be.
     least_labels: ClassVar[int] = 2
     #: Whether rows are running text, which is cut and sampled in order.

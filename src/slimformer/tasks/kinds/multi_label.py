@@ -42,6 +42,7 @@ class MultiLabel(Kind):
     head = "AutoModelForSequenceClassification"
     pipeline_tag = "text-classification"
     metrics = ("f1_micro", "f1_macro", "accuracy", "lrap")
+    exclusive = False
     least_labels = 1
     choices: ClassVar[Mapping[str, tuple[str, ...] | None]] = {"label_separator": SEPARATORS}
 

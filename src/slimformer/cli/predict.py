@@ -1,0 +1,84 @@
+"""`slimformer predict`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from slimformer.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from slimformer.inference.pipeline import Reply, TaskPipeline
+
+JsonLines = Annotated[
+    bool, Parameter(name="--json", negative="", help="Print one JSON object a line for each answer instead of text.")
+]
+
+
+def predict_requests(
+    artifact: str,
+    *texts: str,
+    file: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
+    batch_size: int = 32,
+    max_length: int | None = None,
+    max_new_tokens: int | None = None,
+    task: str | None = None,
+    base: str | None = None,
+    as_json: JsonLines = False,
+) -> None:
+    """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.
+
+    Args:
+        artifact: The folder of the artifact; or a folder, a Hub name or an alias of a model.
+        texts: What is asked: texts, paths of images for a vision model, or JSON objects such as
+            `{"question": …, "context": …}`.
+        file: A file of requests: a text a line, JSON Lines, CSV or TSV; `-` for standard input.
+        batch_size: Requests per forward; changes speed and memory only.
+        max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
+        max_new_tokens: Tokens that a decoder adds at most; 64 by default.
+        task: What the model is to do instead of what it was made for, such as `retrieval` for vectors.
+        base: Where the base of a mask is now, if it has moved.
+    """
+    from slimformer.inference.pipeline import open_pipeline
+    from slimformer.inference.requests import given_requests, open_requests
+
+    if bool(texts) == (file is not None):
+        both = "texts and `--file` are given" if texts else "nothing is asked"
+        raise UsageError(f"{both}; give texts, or `--file FILE`, `-` for standard input")
+    source = nullcontext(given_requests(texts)) if file is None else open_requests(file)
+    with source as requests:
+        pipeline = open_pipeline(
+            artifact,
+            task=task,
+            base=base,
+            max_length=max_length,
+            max_new_tokens=max_new_tokens,
+            batch_size=batch_size,
+        )
+        asked = failed = 0
+        for reply in pipeline.stream(requests):
+            asked += 1
+            failed += not _print(pipeline, reply, as_json)
+    sys.stdout.flush()
+    if failed:
+        raise DataError(f"{failed} of {asked} requests could not be answered; see what was said of each")
+
+
+def _print(pipeline: TaskPipeline, reply: Reply, as_json: bool) -> bool:
+    """Write one answer, or what is wrong with a request; return whether it is an answer."""
+    from slimformer.inference.pipeline import Failure
+
+    if not isinstance(reply, Failure):
+        sys.stdout.write((json.dumps(reply, ensure_ascii=False) if as_json else pipeline.kind.line(reply)) + "\n")
+        return True
+    if as_json:
+        failure: dict[str, Any] = {"line": reply.line, "error": reply.error}
+        sys.stdout.write(json.dumps(failure, ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.flush()
+        sys.stderr.write(f"error: line {reply.line}: {reply.error}\n")
+    return False

@@ -1,0 +1,161 @@
+"""Requests from a file or from standard input, line by line: a file of any size takes no more memory than a line."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from slimformer.errors import DataError
+from slimformer.inference.pipeline import ORIGIN, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+#: Stands for standard input.
+STDIN = "-"
+#: No text is longer; a file without line breaks would fill the memory.
+MAX_LINE = 1 << 24
+_BOM = b"\xef\xbb\xbf"
+
+#: A line that was read, with its number: its text, or why it has none.
+Line = tuple[int, str, str | None]
+
+
+def given_requests(texts: Sequence[str]) -> Iterator[Request]:
+    """Requests as they stand on a command line: texts, or JSON objects."""
+    for number, text in enumerate(texts, start=1):
+        content: Any = text
+        if text.lstrip().startswith("{"):
+            try:
+                content = json.loads(text)
+            except ValueError:
+                content = text
+        yield Request(content, ORIGIN, number)
+
+
+@contextmanager
+def open_requests(source: str | Path) -> Iterator[Iterator[Request]]:
+    """The requests in a file, or in standard input for `-`; lines that cannot be read come as requests that say why.
+
+    `.jsonl`, `.ndjson` and `.json` hold a JSON value a line; `.csv` (with quotes) and `.tsv` (without) name their
+    columns in the first line; anything else is a text a line, unless it begins with `{`.
+
+    Example:
+        >>> with open_requests("reviews.jsonl") as requests:
+        ...     for reply in pipeline.stream(requests):
+        ...         print(reply)
+    """
+    name = str(source)
+    with _opened(name) as stream:
+        yield _requests(name, stream)
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[IO[bytes]]:
+    if name == STDIN:
+        yield sys.stdin.buffer
+        return
+    path = Path(name).expanduser()
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            yield stream
+    except FileNotFoundError:
+        raise DataError(f"no file at `{name}`; give a file of requests, or `-` for standard input") from None
+    except (IsADirectoryError, PermissionError, gzip.BadGzipFile, EOFError) as error:
+        raise DataError(f"`{name}` cannot be read: {error}; give a file of requests") from error
+
+
+def _requests(name: str, stream: IO[bytes]) -> Iterator[Request]:
+    shown = "standard input" if name == STDIN else name
+    suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    lines = _lines(stream)
+    if suffix in (".csv", ".tsv"):
+        yield from _table(shown, lines, quoted=suffix == ".csv")
+        return
+    first = next(lines, None)
+    if first is None:
+        raise DataError(f"`{shown}` is empty; give at least one line")
+    begin = first[1].lstrip()[:1]
+    if suffix == ".json" and begin == "[":
+        raise DataError(f"`{shown}` holds one JSON array; write one object a line")
+    as_json = suffix in (".jsonl", ".ndjson", ".json") or begin == "{"
+    for number, text, error in _chain(first, lines):
+        yield _json_request(shown, number, text, error) if as_json else _text_request(shown, number, text, error)
+
+
+def _text_request(file: str, number: int, text: str, error: str | None) -> Request:
+    if error is None and not text.strip():
+        error = "the line is empty; every line is one request"
+    return Request(text, file, number, error)
+
+
+def _json_request(file: str, number: int, text: str, error: str | None) -> Request:
+    if error is not None:
+        return Request(None, file, number, error)
+    try:
+        return Request(json.loads(text), file, number)
+    except ValueError as reason:
+        return Request(None, file, number, f"not valid JSON: {reason}; write one object a line")
+    except RecursionError:
+        return Request(None, file, number, "JSON that is nested too deeply; write one object a line")
+
+
+def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[Request]:
+    """The rows of a table, each an object by its columns; the line of a row is that of its end."""
+    broken: dict[int, str] = {}
+
+    def texts() -> Iterator[str]:
+        for number, text, error in lines:
+            if error is not None:
+                broken[number] = error
+            yield f"{text}\n"
+
+    options: dict[str, Any] = {} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+    csv.field_size_limit(MAX_LINE)
+    rows = csv.reader(texts(), **options)
+    columns = next(rows, None)
+    if columns is None:
+        raise DataError(f"`{file}` is empty; its first line names the columns")
+    while True:
+        begin = rows.line_num + 1
+        try:
+            values = next(rows, None)
+            reason = None
+        except csv.Error as error:
+            values, reason = [], f"not a row of a table: {error}"
+        if values is None:
+            return
+        unread = [broken.pop(number) for number in range(begin, rows.line_num + 1) if number in broken]
+        if reason is None and len(values) != len(columns):
+            reason = f"{len(values)} fields where {len(columns)} are expected ({', '.join(columns)})"
+        content = values[0] if len(columns) == 1 and values else dict(zip(columns, values, strict=False))
+        yield Request(content, file, begin, unread[0] if unread else reason)
+
+
+def _lines(stream: IO[bytes]) -> Iterator[Line]:
+    """Lines with their numbers, without their ends."""
+    number = 0
+    while raw := stream.readline(MAX_LINE + 1):
+        number += 1
+        if number == 1:
+            raw = raw.removeprefix(_BOM)
+        if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
+            while (rest := stream.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+                pass
+            yield number, "", f"the line is longer than {MAX_LINE:,} bytes; cut it"
+            continue
+        try:
+            yield number, raw.rstrip(b"\r\n").decode(), None
+        except UnicodeDecodeError as error:
+            byte = raw[error.start]
+            yield number, "", f"not UTF-8: byte `0x{byte:02x}` at position {error.start + 1}; convert the file"
+
+
+def _chain(first: Line, rest: Iterable[Line]) -> Iterator[Line]:
+    yield first
+    yield from rest
