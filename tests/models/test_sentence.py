@@ -92,7 +92,9 @@ def test_what_cannot_be_carried_along_is_refused(tmp_path):
     modules = json.loads((tmp_path / "modules.json").read_text())
     dense = {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"}
     (tmp_path / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(CheckpointError, match="has a step `Dense`, which cannot be carried along; remove modules.json"):
+    with pytest.raises(
+        CheckpointError, match=r"has a step `Dense`, which cannot be carried along; remove modules.json"
+    ):
         SentenceSettings.read(tmp_path)
     (tmp_path / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(CheckpointError, match="has no pooling"):

@@ -16,7 +16,10 @@ from slimformer.tasks.encoding import TextEncoder, longest_first
 from slimformer.tasks.kinds import kind_of
 from slimformer.tasks.splits import Split
 
-WORDS = "the cat sat on a mat, which was rather unbelievably antidisestablishmentarian in 1984! naïve 日本".split()
+WORDS = [
+    *("the", "cat", "sat", "on", "a", "mat,", "which", "was", "rather", "unbelievably", "in", "1984!"),
+    *("antidisestablishmentarian", "naïve", "日本"),
+]
 
 
 def texts(seed, count=5, most=30):

@@ -15,6 +15,7 @@ from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from slimformer.artifact.manifest import Record
 from slimformer.errors import ArtifactError
+from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,7 +199,7 @@ def _token_batch(model: PreTrainedModel) -> dict[str, ProbeInput]:
     length = max(1, min(LENGTH, (getattr(config, "max_position_embeddings", None) or 512) - 2))
     # Classifiers on decoders take several rows only when they know the padding.
     rows = ROWS if padded else 1
-    choices = CHOICES if type(model).__name__.endswith("ForMultipleChoice") else 1
+    choices = CHOICES if "choices" in input_axes(type(model).__name__) else 1
 
     ids = ((noise(rows * choices * length).double() + 1) / 2 * vocabulary).long().reshape(-1, length)
     mask = torch.ones_like(ids)

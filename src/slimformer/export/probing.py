@@ -16,6 +16,7 @@ from torch import Tensor
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
+from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +121,7 @@ def _of_images(model: PreTrainedModel) -> bool:
 
 
 def _has_choices(model: PreTrainedModel) -> bool:
-    return type(model).__name__.endswith("ForMultipleChoice")
+    return "choices" in input_axes(type(model).__name__)
 
 
 def _takes_segments(model: PreTrainedModel) -> bool:

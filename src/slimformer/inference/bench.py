@@ -18,6 +18,7 @@ from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.inference.door import open_model
+from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +123,7 @@ def random_inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor
     if anatomy.word_embedding is None:
         shape: tuple[int, ...] = (batch, anatomy.config.num_channels, *_sides(anatomy.config.image_size))
         return {"pixel_values": torch.randn(shape, generator=generator).to(device)}
-    shape = (batch, 2, length) if "MultipleChoice" in type(model).__name__ else (batch, length)
+    shape = (batch, 2, length) if "choices" in input_axes(type(model).__name__) else (batch, length)
     if getattr(anatomy.config, "pad_token_id", None) is None:
         anatomy.config.pad_token_id = 0  # decoders with a head insist on one; it is not among the ids below
     ids = torch.randint(5, anatomy.word_embedding.shape[0], shape, generator=generator)

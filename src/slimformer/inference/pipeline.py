@@ -256,16 +256,24 @@ def open_pipeline(
     kind = _kind(source, task)
     if max_new_tokens is not None and not kind.new_tokens:
         raise ConfigError(f"`--max-new-tokens` is `{max_new_tokens}`, and `{name}` generates no text; leave it out")
-    kind = kind if max_new_tokens is None else kind.told(max_new_tokens=max_new_tokens)
     check_length(max_length, kind, source.config)
     opened = open_model(source, model_class=getattr(transformers, kind.head), base=base)
-    codec = _codec(source, kind, opened.processor, max_length)
-    runner: Runner
     if kind.new_tokens:
-        runner = TorchGenerator(opened.model, kind, opened.processor)
-    else:
-        runner = TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind)
-    return TaskPipeline(codec, runner, batch_size)
+        room = longest(kind, source.config, opened.processor, max_length)
+        kind = kind.told(max_new_tokens=_new_tokens(max_new_tokens, kind.new_tokens, room))
+        codec = TaskCodec(kind, opened.processor, room)
+        return TaskPipeline(codec, TorchGenerator(opened.model, kind, opened.processor), batch_size)
+    codec = _codec(source, kind, opened.processor, max_length)
+    return TaskPipeline(codec, TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind), batch_size)
+
+
+def _new_tokens(given: int | None, usual: int, room: int) -> int:
+    """Tokens that a decoder adds: as given, or the usual number, which leaves half of a small model to the text."""
+    if given is not None and given >= room:
+        raise ConfigError(
+            f"`--max-new-tokens` is `{given}`, and text and answer have {room} tokens together; give less"
+        )
+    return min(usual, max(1, room // 2)) if given is None else given
 
 
 def _kind(source: Source, task: str | None) -> Kind:

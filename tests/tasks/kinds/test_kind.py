@@ -108,7 +108,9 @@ def test_end_to_end(stars, reviews, tmp_path):
     assert read_manifest(tmp_path / "out").task.kind == "stars"
     assert "pipeline_tag: text-classification" in (tmp_path / "out" / "README.md").read_text()
     asked = ["good good good good the film", "bad bad bad bad the plot"]
-    best, worst = (json.loads(line) for line in runs.run("predict", tmp_path / "out", *asked, "--json").out.splitlines())
+    best, worst = (
+        json.loads(line) for line in runs.run("predict", tmp_path / "out", *asked, "--json").out.splitlines()
+    )
     assert best["stars"] >= 4
     assert worst["stars"] <= 2
     assert runs.run("predict", tmp_path / "out", asked[0]).out == "*" * best["stars"] + "\n"

@@ -65,7 +65,7 @@ def test_doubt_about_what_joins_the_labels(write):
     with pytest.raises(DataError, match=r"labels may be joined by `;` \(.*line 2\) and `,` \(.*line 2\); say which"):
         load(path)
     assert load(path, label_separator=";").labels == ["fun, really", "long"]
-    with pytest.raises(DataError, match="label_separator `/` is not known; give ; or | or ,"):
+    with pytest.raises(DataError, match=r"label_separator `/` is not known; give ; or \| or ,"):
         load(path, label_separator="/")
     with pytest.raises(DataError, match="task `classification` has no label_separator"):
         get_task("classification").load(path, ["train"], label_separator=";")
@@ -86,7 +86,7 @@ def test_labels_that_train_does_not_have(write, tmp_path):
     write("dev.tsv", "text\tlabels\nc\tx;z\n")
     with pytest.raises(DataError, match="label `z` is not one of `x`, `y`"):
         get_task("multi-label").load(tmp_path)
-    with pytest.raises(DataError, match="has 2 labels|number 2 of 2"):
+    with pytest.raises(DataError, match="label `y` is number 2 of 2, but the model's head has 1 outputs"):
         load(tmp_path / "train.tsv").check_head(1)
     write("train.tsv", "text\tlabels\na\t\nb\t\n")
     with pytest.raises(DataError, match="neither this row nor any other has a label"):
@@ -192,7 +192,7 @@ def test_it_answers_with_all_labels(learned):
 
 
 def test_other_methods(learned):
-    folder, trained = learned
+    folder, _ = learned
     common = ["--task", "multi-label", "--data", folder / "data", "--batch-size", 16, "--json", "--quiet"]
     masked = runs.run(
         "mask", "--model", folder / "base", *common, "--out", folder / "mask", "--blocks", "0-", "--max-steps", 2
@@ -211,7 +211,15 @@ def test_soft_labels_are_refused(learned, tmp_path):
     """They are a softmax over labels that exclude each other."""
     folder, _ = learned
     runs.run(
-        "quantize", "--model", folder / "out", "--task", "multi-label", "--data", folder / "data", "--out", tmp_path / "q"
+        "quantize",
+        "--model",
+        folder / "out",
+        "--task",
+        "multi-label",
+        "--data",
+        folder / "data",
+        "--out",
+        tmp_path / "q",
     ).refused("whose soft labels are for labels that exclude each other", "give `kd` `none`")
     (tmp_path / "corpus.txt").write_text("the film was good\n")
     flags = ["--corpus", tmp_path / "corpus.txt", "--layers", 1, "--objective", "soft-labels", "--out", tmp_path / "d"]

@@ -79,7 +79,9 @@ def ensemble(
     measures = {name: Measure.of(folders[0], given, name) for name in dict.fromkeys((choose_on, split))}
     outputs = {name: [measure.outputs(bank.use(task)) for task in bank.tasks] for name, measure in measures.items()}
     if how not in (None, "logits") and not measures[split].data.kind.exclusive:
-        raise ConfigError(f"`how` is `{how}`, and labels that do not exclude each other have only logits; give `logits`")
+        raise ConfigError(
+            f"`how` is `{how}`, and labels that do not exclude each other have only logits; give `logits`"
+        )
     chosen_by = {} if how is not None else _scores(measures[choose_on], outputs[choose_on])
     sign = measures[choose_on].sign
     chosen: How = max(chosen_by, key=lambda way: sign * chosen_by[way]) if how is None else how

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slimformer.registry import KINDS
+from slimformer.tasks.kinds.kind import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from transformers import PretrainedConfig
-
-    from slimformer.tasks.kinds.kind import Kind
 
 
 def kind_of(name: str, settings: Mapping[str, Any] | None = None) -> Kind:
@@ -35,6 +34,17 @@ def has_task_head(architecture: str) -> bool:
     """Whether a class of Transformers has a head that was trained for one task, and not that of pretraining."""
     kinds = map(KINDS.get, KINDS)
     return any(kind.owns(architecture) for kind in kinds if not (kind.pretraining or kind.embeds))
+
+
+def input_axes(architecture: str) -> tuple[str, ...]:
+    """Axes of a model's inputs that may have any length, in order, by the name of its class.
+
+    Example:
+        >>> input_axes("BertForMultipleChoice")
+        ('batch', 'choices', 'length')
+    """
+    kind = kind_of_model(architecture)
+    return Kind.axes if kind is None else kind.axes
 
 
 def pipeline_tag(architecture: str, kind: str | None = None) -> str | None:

@@ -166,13 +166,7 @@ class LanguageModelling(Kind):
         """The tokens of each text: the last ones that leave room for what is added, or all with their masks."""
         encoder, texts = TextEncoder(processor), [example["text"] for example in split]
         if self.new_tokens:
-            room = max_length - self.new_tokens
-            if room < 1:
-                raise DataError(
-                    f"max_new_tokens `{self.new_tokens}` leaves no room for a text in the {max_length} tokens of the "
-                    "model; give less"
-                )
-            special = set(processor.all_special_ids)
+            room, special = max(1, max_length - self.new_tokens), set(processor.all_special_ids)
             return Features([_prompt(item["input_ids"], special, room) for item in encoder.inputs(texts)])
         _need_mask(processor)
         items = []

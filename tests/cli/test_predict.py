@@ -1,0 +1,188 @@
+"""`slimformer predict`: any model, any file, one answer for each line."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from slimformer.artifact import read_manifest
+from tests import corpus, runs
+from tests.conftest import ROOT
+
+
+def replies(done):
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_texts_on_the_command_line(artifact):
+    done = runs.run("predict", artifact, "the film was good", "a dull plot", "--json")
+    assert done.code == 0
+    assert done.err == ""
+    assert [set(reply) for reply in replies(done)] == [{"label", "probability", "scores"}] * 2
+    people = runs.run("predict", artifact, "the film was good").out
+    first = replies(done)[0]
+    assert people.startswith(f"{first['label']} {first['probability']:.4f}, ")
+    assert people.count("\n") == 1
+
+
+def test_a_file_of_texts(artifact, tmp_path):
+    texts = [" ".join(random.Random(number).choices(corpus.WORDS, k=1 + number % 9)) for number in range(70)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    found = replies(runs.run("predict", artifact, "--file", tmp_path / "texts.txt", "--json", "--batch-size", 4))
+    expected = replies(runs.run("predict", artifact, *texts, "--json"))
+    assert [reply["label"] for reply in found] == [reply["label"] for reply in expected]
+    assert [reply["probability"] for reply in found] == pytest.approx([each["probability"] for each in expected])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("r.jsonl", '{"text": "the film"}\n{"text": "the film", "text_pair": "was good"}\n'),
+        ("r.csv", 'text,text_pair\n"the film",\n"the film",was good\n'),
+        ("r.tsv", "sentence1\tsentence2\nthe film\t\nthe film\twas good\n"),
+    ],
+)
+def test_files_of_pairs(name, content, artifact, tmp_path):
+    (tmp_path / name).write_text(content)
+    done = runs.run("predict", artifact, "--file", tmp_path / name, "--json")
+    if name == "r.jsonl":
+        assert [set(reply) for reply in replies(done)] == [{"label", "probability", "scores"}] * 2
+    else:  # an empty cell is an empty text, not a missing one
+        assert replies(done)[0] == {
+            "line": 2,
+            "error": "the text_pair of a request is empty; give a text, a pair of texts, or "
+            '{"text": …, "text_pair": …}',
+        }
+        assert set(replies(done)[1]) == {"label", "probability", "scores"}
+
+
+def test_bad_lines_are_told_in_their_places(artifact, tmp_path):
+    (tmp_path / "r.jsonl").write_bytes(b'{"text": "good"}\nno json\n{"label": 3}\n\xff\n{"text": "bad"}\n')
+    done = runs.run("predict", artifact, "--file", tmp_path / "r.jsonl", "--json")
+    assert done.code == 1
+    found = replies(done)
+    assert [reply.get("line") for reply in found] == [None, 2, 3, 4, None]
+    assert [set(found[place]) for place in (0, 4)] == [{"label", "probability", "scores"}] * 2
+    assert "not valid JSON" in found[1]["error"]
+    assert "a request for classification reads" in found[2]["error"]
+    assert "not UTF-8: byte `0xff`" in found[3]["error"]
+    assert done.err == "error: 3 of 5 requests could not be answered; see what was said of each\n"
+    people = runs.run("predict", artifact, "--file", tmp_path / "r.jsonl")
+    assert people.code == 1
+    assert people.out.count("\n") == 2
+    assert people.err.startswith("error: line 2: not valid JSON")
+    assert people.err.count("\n") == 4
+
+
+def test_standard_input(artifact):
+    command = runs.in_a_process("predict", artifact, "--file", "-", "--json")
+    done = subprocess.run(command, input="the film\n\ngood\n", capture_output=True, text=True)
+    assert done.returncode == 1
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [("error" in line) for line in lines] == [False, True, False]
+    assert lines[1]["line"] == 2
+
+
+def test_usage(artifact, tmp_path):
+    runs.run("predict", artifact).refused("nothing is asked; give texts, or `--file FILE`", code=2)
+    runs.run("predict", artifact, "good", "--file", "x").refused("texts and `--file` are given", code=2)
+    runs.run("predict", artifact, "--file", tmp_path / "none.txt").refused("no file at")
+    runs.run("predict", tmp_path / "nowhere", "good").refused("no folder at")
+    runs.run("predict", artifact, "good", "--task", "poetry").refused("task `poetry` is not known")
+    assert "leaves no room for text" in runs.run("predict", artifact, "good", "--max-length", "1").err
+    runs.run("predict", artifact, "good", "--max-length", "65").refused("the model has 64 positions")
+    runs.run("predict", artifact, "good", "--base", tmp_path).refused("is no mask and needs none")
+
+
+def test_a_mask_whose_base_has_moved(base, data, tmp_path):
+    shutil.copytree(base, tmp_path / "base")
+    flags = ["--blocks", "0-", "--max-steps", 1, "--batch-size", 8, "--quiet"]
+    mask = ["mask", "--model", tmp_path / "base", "--task", "classification", "--data", data, "--out", tmp_path / "out"]
+    assert runs.run(*mask, *flags).code == 0
+    expected = runs.run("predict", tmp_path / "out", "the film was good", "--json").out
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    moved = runs.run("predict", tmp_path / "out", "the film was good", "--json", "--base", tmp_path / "elsewhere")
+    assert moved.out == expected
+
+
+def test_a_changed_artifact_is_refused(artifact, tmp_path):
+    copy = shutil.copytree(artifact, tmp_path / "copy")
+    content = bytearray((copy / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(content)
+    runs.run("predict", copy, "good").refused("model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.name for path in (ROOT / "tests" / "artifacts").iterdir() if (path / "slimformer.json").is_file()),
+)
+def test_every_artifact_kept_for_good_answers(name, tmp_path):
+    from PIL import Image
+
+    folder = ROOT / "tests" / "artifacts" / name
+    Image.new("RGB", (9, 9)).save(tmp_path / "image.png")
+    task = read_manifest(folder).task
+    asked = {
+        "multiple-choice": '{"question": "the end", "choices": ["good", "bad"]}',
+        "question-answering": '{"question": "the end", "context": "the end was good"}',
+        "image-classification": str(tmp_path / "image.png"),
+    }.get("" if task is None else task.kind, "the film was good")
+    done = runs.run("predict", folder, asked, "--json")
+    assert done.code == 0, (done.err, done.out)
+    (reply,) = replies(done)
+    keys = {
+        None: {"embedding"},
+        "classification": {"label", "probability", "scores"},
+        "image-classification": {"label", "probability", "scores"},
+        "regression": {"value"},
+        "tagging": {"tokens", "tags"},
+        "multiple-choice": {"index", "choice", "probability", "scores"},
+        "question-answering": {"text", "start", "end", "score"},
+        "language-modelling": {"text"},
+    }
+    assert set(reply) == keys[None if task is None else task.kind]
+
+
+#: Answers a file and says how much memory it took beyond what the opened model takes.
+MEASURED = """
+import sys
+import slimformer.inference.pipeline as pipeline
+from slimformer.cli import main
+
+def resident(name):
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(name))
+
+opening = pipeline.open_pipeline
+
+def opened(*given, **named):
+    found = opening(*given, **named)
+    found(["the film was good"] * 600)
+    opened.before = resident("VmRSS")
+    return found
+
+pipeline.open_pipeline = opened
+main(["predict", sys.argv[1], "--file", sys.argv[2], "--json"])
+sys.stderr.write(str(resident("VmHWM") - opened.before))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_memory_does_not_grow_with_the_file(artifact, tmp_path):
+    """Ten times the lines take the same memory; all answers of the larger file together would take far more."""
+    grown = []
+    for lines in (2_000, 20_000):
+        path = tmp_path / f"{lines}.txt"
+        path.write_text("the film was very good and the plot was not bad\n" * lines)
+        done = subprocess.run(
+            [sys.executable, "-c", MEASURED, str(artifact), str(path)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.count("\n") == lines
+        grown.append(int(done.stderr))
+    assert grown[1] < 50_000  # kilobytes
+    assert abs(grown[1] - grown[0]) < 10_000

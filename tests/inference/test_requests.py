@@ -1,0 +1,117 @@
+"""Requests line by line: every line is one, and one that cannot be read says why."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+
+import pytest
+
+from slimformer.errors import DataError
+from slimformer.inference import requests
+from slimformer.inference.requests import given_requests, open_requests
+
+
+def read(path):
+    with open_requests(path) as found:
+        return list(found)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, content):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write_file
+
+
+def test_a_text_a_line(write):
+    found = read(write("texts.txt", "one\r\n two \nthree"))
+    assert [request.content for request in found] == ["one", " two ", "three"]
+    assert [request.line for request in found] == [1, 2, 3]
+
+
+def test_a_byte_order_mark_and_compression(tmp_path):
+    path = tmp_path / "texts.txt.gz"
+    path.write_bytes(gzip.compress("\ufeffnaïve\n".encode()))
+    assert [request.content for request in read(path)] == ["naïve"]
+    path.write_bytes(b"no gzip")
+    with pytest.raises(DataError, match="cannot be read"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.ndjson", "r.json", "r.txt"])
+def test_json_lines(name, write):
+    found = read(write(name, '{"text": "a"}\n["b", "c"]\n"d"\n{"text": \n'))
+    assert [request.content for request in found] == [{"text": "a"}, ["b", "c"], "d", None]
+    assert found[3].error.startswith("not valid JSON: ")
+    assert found[3].line == 4
+
+
+def test_text_that_only_later_looks_like_json(write):
+    assert [request.content for request in read(write("r.txt", 'plain\n{"text": "a"}\n'))] == ["plain", '{"text": "a"}']
+
+
+def test_lines_that_cannot_be_read(write, monkeypatch):
+    found = read(write("r.txt", b"one\n\xff\xfe\n\n   \nfive\n"))
+    assert [request.error for request in found] == [
+        None,
+        "not UTF-8: byte `0xff` at position 1; convert the file",
+        "the line is empty; every line is one request",
+        "the line is empty; every line is one request",
+        None,
+    ]
+    monkeypatch.setattr(requests, "MAX_LINE", 10)
+    found = read(write("r.txt", "x" * 35 + "\nshort\n" + "y" * 11))
+    assert [request.line for request in found] == [1, 2, 3]
+    too_long = "the line is longer than 10 bytes; cut it"
+    assert [request.error for request in found] == [too_long, None, too_long]
+
+
+def test_tables(write):
+    found = read(write("r.csv", 'text,label\n"a ""b"", c",x\n"two\nlines",y\nshort\n'))
+    assert [request.content for request in found[:2]] == [
+        {"text": 'a "b", c', "label": "x"},
+        {"text": "two\nlines", "label": "y"},
+    ]
+    assert [request.line for request in found] == [2, 3, 5]
+    assert found[2].error == "1 fields where 2 are expected (text, label)"
+    found = read(write("r.tsv", 'question\tcontext\n"who\tthe "cat"\n'))
+    assert found[0].content == {"question": '"who', "context": 'the "cat"'}
+    assert read(write("one.csv", "anything\nhello\n"))[0].content == "hello"
+    broken = read(write("r.tsv", b"text\nfine\n\xff\nfine\n"))
+    assert [request.error is None for request in broken] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("r.txt", "", "is empty"),
+        ("r.csv", "", "is empty; its first line names the columns"),
+        ("r.json", '[\n{"text": "a"}\n]', "holds one JSON array; write one object a line"),
+    ],
+)
+def test_files_that_are_no_requests(name, content, words, write):
+    with pytest.raises(DataError, match=words):
+        read(write(name, content))
+
+
+def test_nothing_there(tmp_path):
+    with pytest.raises(DataError, match=r"no file at .*; give a file of requests, or `-`"):
+        read(tmp_path / "nowhere.txt")
+    with pytest.raises(DataError, match="cannot be read"):
+        read(tmp_path)
+
+
+def test_standard_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a"}\n')))
+    (found,) = read("-")
+    assert (found.content, found.file) == ({"text": "a"}, "standard input")
+
+
+def test_on_the_command_line():
+    found = [request.content for request in given_requests(["plain", '{"text": "a"}', "{broken"])]
+    assert found == ["plain", {"text": "a"}, "{broken"]
