@@ -102,6 +102,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             primary=self.data.primary_metric,
             greater_is_better=self.data.greater_is_better,
             lengths=examples.lengths,
+            items=self.data.kind.items,
             quiet=self.options.quiet,
         )
 

@@ -20,6 +20,7 @@ from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import Quantize
 from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.objectives import TermObjective
+from slimformer.tasks import get_task
 from slimformer.views import bake, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
@@ -82,12 +83,12 @@ def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(
     assert not any("slimformer" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
 
 
-def test_the_model_goes_by_codes_and_small_floats(tuned):
+def test_the_model_goes_by_codes_and_small_floats(tuned, data):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(tuned)
     method = Quantize(QuantizeConfig(), RunOptions())
-    method.model = model
+    method.model, method.data = model, get_task("classification").load(data)
     assert isinstance(method.prepare(model), TermObjective)
     method.finish()
     packed = packed_weights(model)

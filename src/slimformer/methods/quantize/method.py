@@ -85,7 +85,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
         teacher = None if config.kd == "none" else copy.deepcopy(model)
         quantize_numbers(model, config)
         self.dropout = [] if config.keeps_dropout else take_dropout(model)
-        return None if teacher is None else kd_objective(teacher, model, config)
+        return None if teacher is None else kd_objective(teacher, model, config, self.data.kind.items)
 
     def finish(self) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""

@@ -15,6 +15,8 @@ from slimformer.views import QuantizedView, Rounding, attach, round_activations
 from slimformer.views.rounding import tied_head
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from slimformer.formats.number import Shared
     from slimformer.methods.quantize.config import NumberOptions, QuantizeConfig
 
@@ -67,13 +69,19 @@ Dropout = list[tuple[nn.Module, str, float]]
 BALANCED = ("attention-maps", "attention-output", "attention-scores", "mha")
 
 
-def kd_objective(teacher: nn.Module, student: nn.Module, config: QuantizeConfig) -> TermObjective:
+def kd_objective(
+    teacher: nn.Module,
+    student: nn.Module,
+    config: QuantizeConfig,
+    items: Callable[[Mapping[str, Any]], int] | None = None,
+) -> TermObjective:
     """Soft labels, hidden states, and what attention does, compared layer by layer.
 
     Args:
         teacher: The float model; it is put into eval mode and gets no gradients.
         student: The model that is trained, without wrappers.
         config: Which terms, and how they are weighted.
+        items: What the task's own loss is a mean over; None for labelled tokens or examples.
 
     Example:
         >>> teacher = copy.deepcopy(student)
@@ -85,7 +93,7 @@ def kd_objective(teacher: nn.Module, student: nn.Module, config: QuantizeConfig)
         blocks = block_pairs(config.distil_layers.split(","), models)
     except ConfigError as error:
         raise ConfigError(f"`distil_layers` is `{config.distil_layers}`: {error}") from error
-    models = Models(models.student, models.teacher, blocks)
+    models = Models(models.student, models.teacher, blocks, items)
     terms = build_terms(config.learned(blocks), models, _defaults(config), labelled=True)
     for each in terms:
         if each.term.maps():
