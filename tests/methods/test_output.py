@@ -6,7 +6,7 @@ import pytest
 
 from slimformer.errors import TrainingError
 from slimformer.methods.method import RunOptions
-from slimformer.methods.output import OutputDirectory
+from slimformer.methods.run import OutputDirectory
 
 
 def test_a_run_keeps_others_out_while_it_works(tmp_path):

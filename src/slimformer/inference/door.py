@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from slimformer import artifact, models
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, CheckpointError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.artifact import Manifest, TaskRecord
@@ -47,6 +49,19 @@ class Source:
         if self.manifest is not None:
             return self.manifest.model.storage
         return "plain" if getattr(self.config, "quantization_config", None) is None else "packed"
+
+    def require(self, accepted: Sequence[str]) -> None:
+        """Refuse a model whose weights are stored in a way that a method cannot start from."""
+        if self.storage in accepted:
+            return
+        if self.storage == "mask":
+            raise CheckpointError(
+                f"`{self.name}` is a mask on a base and no checkpoint; merge the two first: "
+                f"slimformer merge {self.name} --out PLAIN"
+            )
+        raise CheckpointError(
+            f"`{self.name}` holds quantized weights, which are not trained on; give the float model it was made from"
+        )
 
 
 @dataclass(frozen=True)

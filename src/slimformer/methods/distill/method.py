@@ -11,8 +11,7 @@ from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase
-from slimformer.methods.output import OutputDirectory, check_writable, is_main
-from slimformer.methods.run import counts_of, run_phase
+from slimformer.methods.run import OutputDirectory, check_writable, counts_of, is_main, run_phase
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -201,7 +200,7 @@ class Distill(Method[DistillConfig]):
     def _check_task(self) -> None:
         """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
         from slimformer.inference.door import look_up
-        from slimformer.methods.base import check_trainable
+        from slimformer.methods.task import check_trainable
         from slimformer.tasks import get_task
 
         assert self.config.task is not None

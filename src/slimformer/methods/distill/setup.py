@@ -12,7 +12,6 @@ from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
-from slimformer.methods.base import check_storage
 from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
@@ -108,7 +107,7 @@ def set_up(config: DistillConfig) -> Setup:
     assert config.teacher is not None
     sources = [look_up(name) for name in (config.teacher, config.student) if name is not None]
     for source in sources:
-        check_storage(source, ("plain",))
+        source.require(("plain",))
     teacher_config = sources[0].config
     student = sources[1].config if config.student else student_config(teacher_config, _shape(config))
     processor = models.load_processor(config.teacher)

@@ -15,8 +15,7 @@ import torch
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.methods.distill.learning import learn
-from slimformer.methods.output import is_main
-from slimformer.methods.run import show_notes
+from slimformer.methods.run import is_main, show_notes
 from slimformer.objectives.recording import Recorder, Request
 from slimformer.tasks import get_task
 from slimformer.tasks.metrics import regression_metrics

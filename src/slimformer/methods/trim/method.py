@@ -10,7 +10,6 @@ from slimformer import models
 from slimformer.corpus import open_corpus
 from slimformer.errors import CheckpointError
 from slimformer.inference.door import look_up, open_model
-from slimformer.methods.base import check_storage
 from slimformer.methods.method import Method, RunResult, Showcase
 from slimformer.methods.trim.config import TrimConfig
 from slimformer.train import Trained
@@ -74,7 +73,7 @@ class Trim(Method[TrimConfig]):
         """Read the model and open the corpus."""
         config = self.config
         self.source = look_up(self.base)
-        check_storage(self.source, self.accepts)
+        self.source.require(self.accepts)
         if models.sees_images(self.source.config):
             raise CheckpointError(f"`{self.base}` sees images and has no word pieces to trim; give a text model")
         assert config.corpus is not None
