@@ -218,7 +218,8 @@ def test_soft_labels(learned, tmp_path):
     assert quantized["metrics"]["f1_micro"] > trained["metrics"]["f1_micro"] - 0.1
     (tmp_path / "corpus.txt").write_text("the film was good\na bad plot and a good cast\n" * 8)
     flags = ["--corpus", tmp_path / "corpus.txt", "--layers", 1, "--objective", "soft-labels", "--out", tmp_path / "d"]
-    assert runs.run("distill", "--teacher", folder / "out", *flags, *common).json["losses"]["logits"] > 0
+    losses = runs.run("distill", "--teacher", folder / "out", *flags, *common).json["losses"]
+    assert 0 < losses["loss"] < 1
 
 
 def test_masks_vote_by_their_logits(learned):
