@@ -13,7 +13,8 @@ import torch
 import transformers as hf
 
 from slimformer.errors import CheckpointError, ConfigError, DataError
-from slimformer.inference.pipeline import Failure, Request, TaskCodec, TaskPipeline, open_pipeline
+from slimformer.inference.codec import Request, TaskCodec
+from slimformer.inference.pipeline import Failure, TaskPipeline, open_pipeline
 from slimformer.inference.runners import TorchRunner, as_array, run
 from slimformer.tasks.features import as_tensors
 from slimformer.tasks.kinds import kind_of

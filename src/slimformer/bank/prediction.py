@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slimformer.bank.sharing import SharedBase
     from slimformer.bank.tasks import BankTask
-    from slimformer.inference.pipeline import Encoded, TaskCodec
+    from slimformer.inference.codec import Encoded, TaskCodec
 
     #: A row of a batch: its task and its place among the task's items.
     Row = tuple[str, int]

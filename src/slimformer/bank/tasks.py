@@ -17,7 +17,7 @@ from slimformer.artifact.storage.mask_base import base_processor
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import SharedBase, clone, put, showing
 from slimformer.errors import ArtifactError
-from slimformer.inference.pipeline import TaskCodec
+from slimformer.inference.codec import TaskCodec
 
 if TYPE_CHECKING:
     from pathlib import Path

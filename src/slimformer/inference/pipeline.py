@@ -6,55 +6,31 @@ model in torch, and any number of threads may share a pipeline.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer import models
 from slimformer.errors import CheckpointError, ConfigError, DataError
+from slimformer.inference.codec import TaskCodec, longest, recorded_kind
 from slimformer.inference.door import Source, look_up, open_model
 from slimformer.inference.evaluation import check_head, check_length
 from slimformer.inference.runners import TorchGenerator, TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
-from slimformer.tasks import get_task, known
-from slimformer.tasks.columns import ways_to_read
-from slimformer.tasks.kinds import kind_of, kind_of_model
+from slimformer.tasks import get_task
+from slimformer.tasks.kinds import kind_of_model
 from slimformer.tasks.splits import Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from transformers import PretrainedConfig
-
-    from slimformer.artifact import TaskRecord
-    from slimformer.inference.runners import Array, Runner
-    from slimformer.tasks.features import Features
+    from slimformer.inference.codec import Encoded, Request
+    from slimformer.inference.runners import Runner
     from slimformer.tasks.kinds.kind import Answer, Kind
-    from slimformer.tasks.preset import Preset
 
 #: Requests in memory at a time, in batches: enough to sort by length, few enough for any number of lines.
 BATCHES = 16
-#: Where a request without a file and a line comes from.
-ORIGIN = "request"
-
-
-@dataclass(frozen=True)
-class Request:
-    """Something asked, and where it was written.
-
-    Args:
-        content: A text, a pair, an object: see `Kind.request` of each kind of task.
-        file: What messages call its source.
-        line: Its line or number there, from 1.
-        error: Why its line could not even be read.
-    """
-
-    content: Any
-    file: str = ORIGIN
-    line: int = 1
-    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,92 +47,6 @@ class Failure:
 
 
 Reply: TypeAlias = "Answer | Failure"
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """Requests as inputs of a model."""
-
-    split: Split
-    features: Features
-
-
-@dataclass(frozen=True)
-class TaskCodec:
-    """How requests to a task become batches of arrays, and outputs become answers.
-
-    Args:
-        kind: What the model has to do.
-        processor: Tokenizer or image processor.
-        max_length: Tokens a text is cut to; pixels a side for images without a processor.
-        labels: The labels in the order of the head; None where there are none.
-        columns: What the task's own data call the texts of a request, besides the names every task knows.
-    """
-
-    kind: Kind
-    processor: Any
-    max_length: int
-    labels: Sequence[str] | None = None
-    columns: tuple[str, ...] = ()
-
-    @classmethod
-    def of_record(cls, task: TaskRecord, processor: Any, config: PretrainedConfig) -> TaskCodec:
-        """The codec of what an artifact was made for.
-
-        Args:
-            task: What the artifact says of its task.
-            processor: Its tokenizer or image processor.
-            config: The model's config.
-        """
-        preset = recorded_preset(task)
-        kind = recorded_kind(task).for_model(causal=models.is_causal(config))
-        recorded = task.settings.get("max_length")
-        wanted = recorded if isinstance(recorded, int) else preset.max_length if preset else kind.max_length
-        length = longest(kind, config, processor, wanted)
-        return cls(kind, processor, length, task.labels, recorded_columns(task))
-
-    def encode(self, requests: Sequence[Any]) -> Encoded:
-        """Turn requests into inputs; one of another form is a `DataError`.
-
-        Args:
-            requests: What is asked, bare or as `Request`.
-        """
-        asked = [
-            request if isinstance(request, Request) else Request(request, line=number)
-            for number, request in enumerate(requests, start=1)
-        ]
-        origins = [(request.file, request.line) for request in asked]
-        return self.prepare(Split([self.example(request) for request in asked], origins))
-
-    def example(self, request: Request) -> dict[str, Any]:
-        """The example that a request stands for."""
-        if request.error is not None:
-            raise DataError(request.error)
-        content = request.content
-        if isinstance(content, Mapping) and self.kind.fields[0] not in content:
-            content = {**content, **self._renamed(content)}
-        return self.kind.encode(content)
-
-    def _renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """What an object holds under other names: those of the task's own data, or those that data often have."""
-        columns = self.columns
-        if not columns or columns[0] not in content:
-            ways = ways_to_read([str(name) for name in content])
-            columns = ways[0] if len(ways) == 1 else ()
-        names = zip(self.kind.fields, columns, strict=False)
-        return {field: content[column] for field, column in names if column in content}
-
-    def prepare(self, split: Split) -> Encoded:
-        """Turn examples into inputs."""
-        return Encoded(split, self.kind.inputs(split, self.processor, self.max_length))
-
-    def collate(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Array]:
-        """A batch of items."""
-        return self.kind.request_collator(self.processor)(items)
-
-    def decode(self, encoded: Encoded, outputs: Mapping[str, Array]) -> list[Answer]:
-        """Turn outputs, in the order of the inputs, into answers."""
-        return self.kind.decode(encoded.split, encoded.features, outputs, self.labels, self.processor)
 
 
 @dataclass(frozen=True)
@@ -260,20 +150,20 @@ def open_pipeline(
     opened = open_model(source, model_class=getattr(transformers, kind.head), base=base)
     if kind.new_tokens:
         room = longest(kind, source.config, opened.processor, max_length)
-        kind = kind.told(max_new_tokens=_new_tokens(max_new_tokens, kind.new_tokens, room))
+        kind = kind.with_settings(max_new_tokens=_new_tokens(max_new_tokens, kind.new_tokens, room))
         codec = TaskCodec(kind, opened.processor, room)
         return TaskPipeline(codec, TorchGenerator(opened.model, kind, opened.processor), batch_size)
     codec = _codec(source, kind, opened.processor, max_length)
     return TaskPipeline(codec, TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind), batch_size)
 
 
-def _new_tokens(given: int | None, usual: int, room: int) -> int:
+def _new_tokens(requested: int | None, usual: int, room: int) -> int:
     """Tokens that a decoder adds: as given, or the usual number, which leaves half of a small model to the text."""
-    if given is not None and given >= room:
+    if requested is not None and requested >= room:
         raise ConfigError(
-            f"`--max-new-tokens` is `{given}`, and text and answer have {room} tokens together; give less"
+            f"`--max-new-tokens` is `{requested}`, and text and answer have {room} tokens together; give less"
         )
-    return min(usual, max(1, room // 2)) if given is None else given
+    return min(usual, max(1, room // 2)) if requested is None else requested
 
 
 def _kind(source: Source, task: str | None) -> Kind:
@@ -303,33 +193,6 @@ def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -
         length = longest(kind, config, processor, max_length or codec.max_length)
         return TaskCodec(kind, processor, length, codec.labels, codec.columns)
     sentence = kind.settings.get("sentence")
-    wanted = max_length or (None if sentence is None else sentence.max_length)
+    limit = max_length or (None if sentence is None else sentence.max_length)
     labels = [str(name) for _, name in sorted((config.id2label or {}).items())] if kind.labelled else None
-    return TaskCodec(kind, processor, longest(kind, config, processor, wanted), labels)
-
-
-def longest(kind: Kind, config: PretrainedConfig, processor: Any, wanted: int | None) -> int:
-    """Tokens a text is cut to: as wanted, and no more than model and tokenizer take."""
-    if kind.modality == "images":
-        return wanted or kind.max_length
-    limits = [wanted, models.positions(config), getattr(processor, "model_max_length", None)]
-    return min((limit for limit in limits if limit is not None), default=kind.max_length)
-
-
-def recorded_preset(task: TaskRecord) -> Preset | None:
-    """The task of an artifact, if it is known here: somebody's own preset need not be."""
-    return get_task(task.name).preset if task.name in known() else None
-
-
-def recorded_kind(task: TaskRecord) -> Kind:
-    """What the model of an artifact has to do."""
-    preset = recorded_preset(task)
-    return kind_of(task.kind, preset.settings if preset is not None and preset.kind == task.kind else {})
-
-
-def recorded_columns(task: TaskRecord) -> tuple[str, ...]:
-    """What the data of an artifact's task call its texts."""
-    given, preset = task.settings.get("text_column"), recorded_preset(task)
-    if isinstance(given, str):
-        return tuple(name.strip() for name in given.split(","))
-    return preset.layouts[0].text if preset is not None and preset.layouts else ()
+    return TaskCodec(kind, processor, longest(kind, config, processor, limit), labels)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.inference.pipeline import ORIGIN, Request
+from slimformer.inference.codec import ORIGIN, Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -71,21 +71,21 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
 
 
 def _requests(name: str, stream: IO[bytes]) -> Iterator[Request]:
-    shown = "standard input" if name == STDIN else name
+    file = "standard input" if name == STDIN else name
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
     lines = _lines(stream)
     if suffix in (".csv", ".tsv"):
-        yield from _table(shown, lines, quoted=suffix == ".csv")
+        yield from _table(file, lines, quoted=suffix == ".csv")
         return
     first = next(lines, None)
     if first is None:
-        raise DataError(f"`{shown}` is empty; give at least one line")
+        raise DataError(f"`{file}` is empty; give at least one line")
     begin = first[1].lstrip()[:1]
     if suffix == ".json" and begin == "[":
-        raise DataError(f"`{shown}` holds one JSON array; write one object a line")
+        raise DataError(f"`{file}` holds one JSON array; write one object a line")
     as_json = suffix in (".jsonl", ".ndjson", ".json") or begin == "{"
     for number, text, error in _chain(first, lines):
-        yield _json_request(shown, number, text, error) if as_json else _text_request(shown, number, text, error)
+        yield _json_request(file, number, text, error) if as_json else _text_request(file, number, text, error)
 
 
 def _text_request(file: str, number: int, text: str, error: str | None) -> Request:

@@ -59,23 +59,23 @@ def given_columns(columns: str | Sequence[str] | None, there: Sequence[str]) -> 
     return tuple(columns)
 
 
-def check_columns(names: Sequence[str], found: SplitRows, advice: str) -> None:
+def check_columns(names: Sequence[str], rows: SplitRows, advice: str) -> None:
     """Refuse columns that a file does not have."""
     for name in names:
-        if name not in found.columns:
-            raise DataError(f"`{found.file}` has no column `{name}`; it has {listed_columns(found.columns)}; {advice}")
+        if name not in rows.columns:
+            raise DataError(f"`{rows.file}` has no column `{name}`; it has {listed_columns(rows.columns)}; {advice}")
 
 
-def guess_text(found: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:
+def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:
     """The text column, or the pair of them, if there is only one way to read the names."""
-    ways = ways_to_read([name for name in found.columns if name != taken], pairs=pairs)
+    ways = ways_to_read([name for name in rows.columns if name != taken], pairs=pairs)
     if not ways:
-        ways = [(name,) for name in found.columns if name != taken and name.lower() not in IDS]
+        ways = [(name,) for name in rows.columns if name != taken and name.lower() not in IDS]
         if taken is None and len(ways) > 1:
             ways = []
     if len(ways) != 1:
         raise DataError(
-            f"`{found.file}` does not tell which column holds the text: it has {listed_columns(found.columns)}; "
+            f"`{rows.file}` does not tell which column holds the text: it has {listed_columns(rows.columns)}; "
             "name it with text_column, or two joined with a comma for pairs"
         )
     return ways[0]
@@ -90,16 +90,16 @@ def ways_to_read(names: Sequence[str], *, pairs: bool = True) -> list[tuple[str,
     return [tuple(there[name] for name in way) for way in [*candidates, *singles]]
 
 
-def guess_one(found: SplitRows, names: Sequence[str], what: str, option: str = "label_column") -> str:
+def guess_one(rows: SplitRows, names: Sequence[str], what: str, option: str = "label_column") -> str:
     """The only column that bears one of the names, or else the only one that is neither text nor a number of rows."""
-    matching = [name for name in found.columns if name.lower() in names]
+    matching = [name for name in rows.columns if name.lower() in names]
     if not matching:
         texts = {*TEXTS, *IDS, *(name for pair in PAIRS for name in pair)}
-        rest = [name for name in found.columns if name.lower() not in texts]
-        matching = rest if len(rest) < len(found.columns) else []
+        rest = [name for name in rows.columns if name.lower() not in texts]
+        matching = rest if len(rest) < len(rows.columns) else []
     if len(matching) != 1:
         raise DataError(
-            f"`{found.file}` does not tell which column holds the {what}: it has {listed_columns(found.columns)}; "
+            f"`{rows.file}` does not tell which column holds the {what}: it has {listed_columns(rows.columns)}; "
             f"name it with {option}"
         )
     return matching[0]

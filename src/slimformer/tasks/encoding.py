@@ -104,9 +104,9 @@ class TextEncoder:
                 encoding.truncate(room, 0, side)
             return
         for one, other in zip(first, second, strict=True):
-            ours, theirs = longest_first(len(one.ids), len(other.ids), room)
-            one.truncate(ours, 0, side)
-            other.truncate(theirs, 0, side)
+            kept, kept_of_pair = longest_first(len(one.ids), len(other.ids), room)
+            one.truncate(kept, 0, side)
+            other.truncate(kept_of_pair, 0, side)
 
     def _backend(self) -> Tokenizer:
         """The copy of the tokenizer that encodes; made anew when tokens were added to the tokenizer since."""

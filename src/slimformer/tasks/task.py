@@ -10,7 +10,8 @@ from slimformer.registry import KINDS
 from slimformer.tasks.columns import collect
 from slimformer.tasks.features import TensorCollator
 from slimformer.tasks.kinds import kind_of
-from slimformer.tasks.kinds.kind import IncompleteRowError, check_settings
+from slimformer.tasks.kinds.kind import check_settings
+from slimformer.tasks.kinds.texts import IncompleteRowError
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.preset import Preset, preset_of
 from slimformer.tasks.sources import read_splits

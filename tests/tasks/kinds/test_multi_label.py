@@ -207,23 +207,19 @@ def test_other_methods(learned):
     assert again["metrics"] == small.json["metrics"]
 
 
-def test_soft_labels_are_refused(learned, tmp_path):
-    """They are a softmax over labels that exclude each other."""
-    folder, _ = learned
-    runs.run(
-        "quantize",
-        "--model",
-        folder / "out",
-        "--task",
-        "multi-label",
-        "--data",
-        folder / "data",
-        "--out",
-        tmp_path / "q",
-    ).refused("whose soft labels are for labels that exclude each other", "give `kd` `none`")
-    (tmp_path / "corpus.txt").write_text("the film was good\n")
+def test_soft_labels(learned, tmp_path):
+    """A student learns the probability of each label by itself, from its float self or from a larger teacher."""
+    folder, trained = learned
+    common = ["--batch-size", 16, "--max-steps", 30, "--json", "--quiet"]
+    quantized = runs.run(
+        *("quantize", "--model", folder / "out", "--task", "multi-label", "--data", folder / "data"),
+        *("--weights", "4", "--lr", "1e-3", "--out", tmp_path / "q", *common),
+    ).json
+    assert quantized["metrics"]["f1_micro"] > trained["metrics"]["f1_micro"] - 0.1
+    (tmp_path / "corpus.txt").write_text("the film was good\na bad plot and a good cast\n" * 8)
     flags = ["--corpus", tmp_path / "corpus.txt", "--layers", 1, "--objective", "soft-labels", "--out", tmp_path / "d"]
-    runs.run("distill", "--teacher", folder / "out", *flags).refused("gives any number of labels to a text")
+    losses = runs.run("distill", "--teacher", folder / "out", *flags, *common).json["losses"]
+    assert 0 < losses["loss"] < 1
 
 
 def test_masks_vote_by_their_logits(learned):

@@ -17,7 +17,6 @@ from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
 from slimformer.registry import TERMS
-from slimformer.tasks.kinds import kind_of_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,12 +176,6 @@ def _teacher_class(config: DistillConfig, teacher: PretrainedConfig) -> Any:
         raise ConfigError(
             f"`{config.teacher}` is a `{name or 'model'}` without a head, so it has no labels to learn; give a "
             "fine-tuned model or a language model, or learn `relations`"
-        )
-    kind = kind_of_model(name, teacher)
-    if kind is not None and not kind.exclusive:
-        raise ConfigError(
-            f"`{config.teacher}` gives any number of labels to a text, and soft labels are for those that exclude each "
-            "other; learn `relations`, and fine-tune the student"
         )
     return getattr(transformers, name)
 

@@ -13,7 +13,7 @@ from slimformer.errors import ConfigError
 from slimformer.methods.mask.measuring import Measure
 from slimformer.tasks import get_task
 from slimformer.tasks.columns import listed
-from slimformer.tasks.kinds.kind import softmax
+from slimformer.tasks.kinds.answers import softmax
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ def input_axes(architecture: str) -> tuple[str, ...]:
 
 def pipeline_tag(architecture: str, kind: str | None = None) -> str | None:
     """What the Hub calls a model of a class that was made for a kind of task; None where there is no such name."""
-    found = kind_of_model(architecture)
+    likely = kind_of_model(architecture)
     if kind is not None and kind in KINDS and KINDS.get(kind).owns(architecture):
-        found = KINDS.get(kind).of_model(architecture) or found
-    return None if found is None else found.pipeline_tag
+        likely = KINDS.get(kind).of_model(architecture) or likely
+    return None if likely is None else likely.pipeline_tag

@@ -11,9 +11,9 @@ from slimformer.models.names import sees_images
 from slimformer.models.sentence import SentenceSettings, normalize, pool
 from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text, number
 from slimformer.tasks.features import Features
-from slimformer.tasks.kinds.classification import text_features, texts_in, texts_of
 from slimformer.tasks.kinds.image_classification import ImageKind
-from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, text_of
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.texts import text_features, text_of, texts_in, texts_of
 from slimformer.tasks.metrics import leave_one_out, one_nearest_neighbour, regression_metrics
 from slimformer.tasks.splits import Split
 
@@ -53,7 +53,7 @@ class Embedding(Kind):
 
     def for_model(self, *, causal: bool, sentence: SentenceSettings | None = None) -> Self:
         """With the model's own way of pooling."""
-        return self if sentence is None else self.told(sentence=sentence)
+        return self if sentence is None else self.with_settings(sentence=sentence)
 
     @property
     def sentence(self) -> SentenceSettings:
@@ -113,9 +113,9 @@ class Retrieval(Embedding):
     pipeline_tag = "feature-extraction"
     metrics = ("one_nearest_neighbour",)
 
-    def guess_label(self, found: SplitRows) -> str | None:
+    def guess_label(self, rows: SplitRows) -> str | None:
         """The label column; none in a file of pairs."""
-        return guess_one(found, LABELS, "label") if any(name.lower() in LABELS for name in found.columns) else None
+        return guess_one(rows, LABELS, "label") if any(name.lower() in LABELS for name in rows.columns) else None
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One labelled item, or the two of a pair."""
@@ -153,9 +153,9 @@ class Similarity(Embedding):
     pipeline_tag = "sentence-similarity"
     metrics = ("spearman", "pearson")
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the number."""
-        return guess_one(found, SCORES, "number")
+        return guess_one(rows, SCORES, "number")
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One example with two texts."""

@@ -13,7 +13,7 @@ from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.features import Features, Inputs, StackingCollator
 from slimformer.tasks.images import ImageTransform
-from slimformer.tasks.kinds.classification import class_answers, scored_line
+from slimformer.tasks.kinds.answers import class_answers, scored_line
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.metrics import classification_metrics
 from slimformer.tasks.readers.idx import ImageArray
@@ -38,13 +38,13 @@ class ImageKind(Kind):
     fields = ("image",)
     request = 'the path of an image, or {"image": path}'
 
-    def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the images."""
-        return (guess_one(found, ("image", "img", "pixels"), "image", "text_column"),)
+        return (guess_one(rows, ("image", "img", "pixels"), "image", "text_column"),)
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the classes."""
-        return guess_one(found, (*LABELS, "fine_label"), "label")
+        return guess_one(rows, (*LABELS, "fine_label"), "label")
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One image."""

@@ -6,8 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
-import numpy as np
-
 from slimformer.errors import DataError
 from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text, label_names
 from slimformer.tasks.features import IGNORED, Collator, Features, padding_collator
@@ -15,7 +13,7 @@ from slimformer.tasks.features import IGNORED, Collator, Features, padding_colla
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig
 
     from slimformer.models.sentence import SentenceSettings
     from slimformer.tasks.preset import ReaderName
@@ -33,10 +31,6 @@ Answer: TypeAlias = dict[str, Any]
 
 #: What Transformers calls a head whose outputs are judged one by one.
 MULTI_LABEL = "multi_label_classification"
-
-
-class IncompleteRowError(DataError):
-    """A row lacks its text or its choices; some presets leave such rows out."""
 
 
 class Kind(ABC):
@@ -97,7 +91,7 @@ class Kind(ABC):
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         self.settings = dict(settings or {})
 
-    def told(self, **settings: Any) -> Self:
+    def with_settings(self, **settings: Any) -> Self:
         """The kind with some settings changed."""
         return type(self)({**self.settings, **settings})
 
@@ -150,27 +144,27 @@ class Kind(ABC):
 
     # From files to examples.
 
-    def columns(self, found: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
+    def columns(self, rows: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
         """Which columns to read: those given, those of the layout, or those there is no doubt about."""
-        layout = found.layout
-        label_column = label or (_present(layout.label, found) if layout else self.guess_label(found))
+        layout = rows.layout
+        label_column = label or (_present(layout.label, rows) if layout else self.guess_label(rows))
         if label_column is not None:
-            check_columns([label_column], found, "choose with label_column")
-        texts = given_columns(text, found.columns) or (layout.text if layout else self.guess_text(found, label_column))
-        check_columns(texts, found, "choose with text_column")
-        choices = layout.choices if layout else self.guess_choices(found, label_column)
-        check_columns(choices, found, "give a file that has it")
+            check_columns([label_column], rows, "choose with label_column")
+        texts = given_columns(text, rows.columns) or (layout.text if layout else self.guess_text(rows, label_column))
+        check_columns(texts, rows, "choose with text_column")
+        choices = layout.choices if layout else self.guess_choices(rows, label_column)
+        check_columns(choices, rows, "give a file that has it")
         return Columns(texts, label_column, choices, join_text=layout is not None and layout.join_text)
 
-    def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The text columns of somebody's own file."""
-        return guess_text(found, label)
+        return guess_text(rows, label)
 
-    def guess_label(self, found: SplitRows) -> str | None:
+    def guess_label(self, rows: SplitRows) -> str | None:
         """The label column of somebody's own file."""
         return None
 
-    def guess_choices(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_choices(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The columns of the choices in somebody's own file."""
         return ()
 
@@ -272,20 +266,8 @@ class Kind(ABC):
 
     def unfit(self, request: Any) -> DataError:
         """The error for a request of another form."""
-        shown = repr(request) if isinstance(request, str) else str(request)
-        return DataError(f"a request for {self.name} reads `{shown[:60]}`; give {self.request}")
-
-
-def label_of(labels: Sequence[str] | None, number: Any) -> str:
-    """The name of an output; its number where the head has no names."""
-    return str(int(number)) if labels is None else labels[int(number)]
-
-
-def softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Probabilities over the last axis."""
-    raised: np.ndarray[Any, Any] = np.exp(logits - logits.max(-1, keepdims=True))
-    shares: np.ndarray[Any, Any] = raised / raised.sum(-1, keepdims=True)
-    return shares
+        text = repr(request) if isinstance(request, str) else str(request)
+        return DataError(f"a request for {self.name} reads `{text[:60]}`; give {self.request}")
 
 
 def counted_tokens(batch: Arrays, *, shifted: bool) -> int:
@@ -304,40 +286,8 @@ def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> 
             raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")
 
 
-def _present(names: str | tuple[str, ...] | None, found: SplitRows) -> str | None:
+def _present(names: str | tuple[str, ...] | None, rows: SplitRows) -> str | None:
     """The first of the names a layout knows a column by that the file has."""
     if names is None or isinstance(names, str):
         return names
-    return next((name for name in names if name in found.columns), names[0])
-
-
-def text_of(row: Row, column: str) -> str:
-    """The text in a column; a missing or blank one is an error."""
-    value = row.values.get(column)
-    if not isinstance(value, str):
-        raise IncompleteRowError(
-            f"{row.at()}: column `{column}` holds `{value}` and no text; mend the row or remove it"
-        )
-    if not value.strip():
-        raise IncompleteRowError(f"{row.at()}: the text in column `{column}` is empty; mend the row or remove it")
-    return value.strip()
-
-
-def need_fast(tokenizer: PreTrainedTokenizerBase, task: str) -> None:
-    """Refuse a tokenizer that cannot tell where its tokens stand in the text."""
-    if not getattr(tokenizer, "is_fast", False):
-        raise DataError(
-            f"{task} needs to know where tokens stand in the text, which `{type(tokenizer).__name__}` cannot tell; "
-            "use a fast tokenizer (a checkpoint with tokenizer.json)"
-        )
-
-
-def check_length(tokenizer: PreTrainedTokenizerBase, max_length: int, least: int = 3) -> None:
-    """Refuse a length that the model cannot take or that leaves no room for text."""
-    longest = tokenizer.model_max_length
-    if max_length > longest:
-        raise DataError(
-            f"max_length `{max_length}` is more than the {longest} tokens the tokenizer allows; give {longest} or less"
-        )
-    if max_length < least:
-        raise DataError(f"max_length `{max_length}` leaves no room for text; give at least {least}")
+    return next((name for name in names if name in rows.columns), names[0])

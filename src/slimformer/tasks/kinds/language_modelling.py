@@ -10,18 +10,9 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
-from slimformer.tasks.kinds.classification import texts_in
-from slimformer.tasks.kinds.kind import (
-    Answer,
-    Arrays,
-    Kind,
-    Rename,
-    check_length,
-    counted_tokens,
-    need_fast,
-    softmax,
-    text_of,
-)
+from slimformer.tasks.kinds.answers import likeliest
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
+from slimformer.tasks.kinds.texts import check_length, need_fast, text_of, texts_in
 from slimformer.tasks.masking import TokenMasking
 from slimformer.tasks.metrics import likelihood_metrics, reduce_logits
 from slimformer.tasks.readers.text import DOCUMENT
@@ -104,15 +95,15 @@ class LanguageModelling(Kind):
 
     def for_model(self, *, causal: bool, sentence: SentenceSettings | None = None) -> Self:
         """The objective follows from the model."""
-        return self.told(objective="causal" if causal else "masked")
+        return self.with_settings(objective="causal" if causal else "masked")
 
     def head_fits(self, config: PretrainedConfig, labels: Sequence[str] | None) -> bool:
         """Whatever the text is, the head of pretraining fits."""
         return True
 
-    def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """One column of text."""
-        return super().guess_text(found, label)[:1]
+        return super().guess_text(rows, label)[:1]
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One line of a document, or one document."""
@@ -145,7 +136,7 @@ class LanguageModelling(Kind):
         if "sequences" in outputs:
             return {"sequences": outputs["sequences"]}
         if "places" in batch:
-            return _candidates(outputs["logits"], batch["places"])
+            return likeliest(outputs["logits"], batch["places"], CANDIDATES)
         return {"likelihoods": reduce_logits(outputs["logits"], batch["labels"], causal=self.objective == "causal")}
 
     def score(
@@ -207,8 +198,8 @@ class LanguageModelling(Kind):
         """The text on one line, or the candidates."""
         if "text" in answer:
             return " ".join(answer["text"].split())
-        shown = (", ".join(f"{each['token']} {each['probability']:.4f}" for each in fill) for fill in answer["fills"])
-        return " | ".join(shown)
+        fills = (", ".join(f"{each['token']} {each['probability']:.4f}" for each in fill) for fill in answer["fills"])
+        return " | ".join(fills)
 
 
 class LastWord(LanguageModelling):
@@ -293,18 +284,3 @@ def _prompt(ids: Ids, special: set[int], room: int) -> dict[str, Ids]:
         end -= 1
     kept = ids[max(0, end - room) : end]
     return {"input_ids": kept, "attention_mask": np.ones_like(kept)}
-
-
-def _candidates(logits: Any, places: Any) -> dict[str, Any]:
-    """The likeliest tokens of each mask and their probabilities, [items, masks, candidates]; -1 where there is none."""
-    where = np.asarray(places.cpu() if hasattr(places, "cpu") else places) > 0
-    most = int(where.sum(1).max())
-    tokens = np.full((len(where), most, CANDIDATES), -1, np.int64)
-    shares = np.zeros(tokens.shape, np.float32)
-    for index, row in enumerate(where):
-        chosen = logits[index][np.flatnonzero(row)]
-        scores = np.asarray(chosen.float().cpu() if hasattr(chosen, "cpu") else chosen)
-        best = np.argsort(-scores, axis=-1, kind="stable")[:, :CANDIDATES]
-        tokens[index, : len(best), : best.shape[1]] = best
-        shares[index, : len(best), : best.shape[1]] = np.take_along_axis(softmax(scores), best, -1)
-    return {"tokens": tokens, "shares": shares}

@@ -9,8 +9,9 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.features import Features
-from slimformer.tasks.kinds.classification import scored_line, text_features, texts_in, texts_of
-from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename, label_of
+from slimformer.tasks.kinds.answers import label_of, scored_line, sigmoid
+from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import multi_label_metrics
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ class MultiLabel(Kind):
         """What the head has to be told."""
         return {**super().config_kwargs(labels), "problem_type": MULTI_LABEL}
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the labels."""
-        return guess_one(found, (*LABELS, *MANY), "labels")
+        return guess_one(rows, (*LABELS, *MANY), "labels")
 
     def look_at(self, rows: Iterable[tuple[Row, Columns]]) -> Self:
         """Find out what stands between labels."""
@@ -77,7 +78,7 @@ class MultiLabel(Kind):
             raise DataError(
                 f"labels may be joined by {where}; say which it is with label_separator, or give lists as JSONL"
             )
-        return self.told(label_separator=next(iter(seen), None))
+        return self.with_settings(label_separator=next(iter(seen), None))
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One example; an empty cell is one without a label."""
@@ -137,12 +138,6 @@ class MultiLabel(Kind):
         """The labels, the likeliest first."""
         chosen = {label: answer["scores"][label] for label in answer["labels"]}
         return scored_line(chosen, len(chosen)) or "(no label)"
-
-
-def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The probability of each output by itself."""
-    shares: np.ndarray[Any, Any] = 0.5 * (np.tanh(0.5 * logits) + 1)
-    return shares
 
 
 def _targets(split: Split) -> list[np.ndarray[Any, Any]]:

@@ -12,16 +12,9 @@ from slimformer.errors import DataError
 from slimformer.tasks.columns import ANSWERS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, padding_collator
-from slimformer.tasks.kinds.kind import (
-    Answer,
-    Arrays,
-    IncompleteRowError,
-    Kind,
-    Rename,
-    check_length,
-    softmax,
-    text_of,
-)
+from slimformer.tasks.kinds.answers import softmax
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.texts import IncompleteRowError, check_length, text_of
 from slimformer.tasks.metrics import classification_metrics
 
 if TYPE_CHECKING:
@@ -52,26 +45,26 @@ class MultipleChoice(Kind):
     fields = ("question",)
     request = 'a question with its choices: (question, [choices]) or {"question": …, "choices": […]}'
 
-    def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the question, and of its continuation where SWAG has one."""
-        names = {name.lower(): name for name in found.columns}
+        names = {name.lower(): name for name in rows.columns}
         if {"sent1", "sent2"} <= set(names):
             return (names["sent1"], names["sent2"])
-        return (guess_one(found, ("question", "context", "prompt", "text"), "question", "text_column"),)
+        return (guess_one(rows, ("question", "context", "prompt", "text"), "question", "text_column"),)
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the answer."""
-        return guess_one(found, ANSWERS, "answer")
+        return guess_one(rows, ANSWERS, "answer")
 
-    def guess_choices(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_choices(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column `choices` with a list, or one column for each choice."""
-        if "choices" in found.columns:
+        if "choices" in rows.columns:
             return ("choices",)
-        columns = tuple(name for name in found.columns if _CHOICE_COLUMN.fullmatch(name) and name != label)
+        columns = tuple(name for name in rows.columns if _CHOICE_COLUMN.fullmatch(name) and name != label)
         if len(columns) < 2:
             raise DataError(
-                f"`{found.file}` does not tell which columns hold the choices: it has "
-                f"{', '.join(f'`{name}`' for name in found.columns)}; name them choice0, choice1, … "
+                f"`{rows.file}` does not tell which columns hold the choices: it has "
+                f"{', '.join(f'`{name}`' for name in rows.columns)}; name them choice0, choice1, … "
                 "or give a list `choices` as JSONL"
             )
         return columns

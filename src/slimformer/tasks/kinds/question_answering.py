@@ -11,7 +11,8 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, padding_collator
-from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, check_length, need_fast, text_of
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.texts import check_length, need_fast, text_of
 from slimformer.tasks.metrics import answer_f1, chosen, exact_match
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ class QuestionAnswering(Kind):
     fields = ("question", "context")
     request = 'a question with its context: (question, context) or {"question": …, "context": …}'
 
-    def columns(self, found: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
+    def columns(self, rows: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
         """SQuAD's names, which files and Hub data sets share."""
-        return super().columns(found, text or ("question", "context"), label or "answers")
+        return super().columns(rows, text or ("question", "context"), label or "answers")
 
     def group(self, columns: Columns) -> tuple[str, ...]:
         """Questions on one context stay together."""
@@ -263,8 +264,8 @@ def _check_questions(split: Split, encoder: TextEncoder, max_length: int) -> Non
 
 def _null_position(ids: NDArray[Any], tokenizer: PreTrainedTokenizerBase) -> int:
     """Where a model points when there is no answer: the classification token, or else the first."""
-    found = np.flatnonzero(ids == tokenizer.cls_token_id).tolist() if tokenizer.cls_token_id is not None else []
-    return found[0] if found else 0
+    places = np.flatnonzero(ids == tokenizer.cls_token_id).tolist() if tokenizer.cls_token_id is not None else []
+    return places[0] if places else 0
 
 
 def _target(example: Example, window: Window) -> tuple[int, int]:

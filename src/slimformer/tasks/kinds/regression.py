@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from slimformer.tasks.columns import SCORES, Columns, guess_one, number
-from slimformer.tasks.kinds.classification import text_features, texts_in, texts_of
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import regression_metrics
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ class Regression(Kind):
         """Whether a head has one output."""
         return bool(config.num_labels == 1)
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the label."""
-        return guess_one(found, SCORES, "number")
+        return guess_one(rows, SCORES, "number")
 
     def parse(self, row: Row, columns: Columns, rename: Rename) -> list[Example]:
         """One example."""

@@ -11,16 +11,9 @@ from slimformer.errors import DataError
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
-from slimformer.tasks.kinds.kind import (
-    Answer,
-    Arrays,
-    Kind,
-    Rename,
-    check_length,
-    counted_tokens,
-    label_of,
-    need_fast,
-)
+from slimformer.tasks.kinds.answers import label_of
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
+from slimformer.tasks.kinds.texts import check_length, need_fast
 from slimformer.tasks.metrics import tagging_metrics
 
 if TYPE_CHECKING:
@@ -46,13 +39,13 @@ class Tagging(Kind):
     fields = ("tokens",)
     request = 'a text, whose words stand between blanks, a list of words, or {"tokens": [words]}'
 
-    def guess_text(self, found: SplitRows, label: str | None) -> tuple[str, ...]:
+    def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the words."""
-        return (guess_one(found, TOKENS, "words", "text_column"),)
+        return (guess_one(rows, TOKENS, "words", "text_column"),)
 
-    def guess_label(self, found: SplitRows) -> str:
+    def guess_label(self, rows: SplitRows) -> str:
         """The column of the tags."""
-        return guess_one(found, TAGS, "tags")
+        return guess_one(rows, TAGS, "tags")
 
     def reader_options(self, label: str | None) -> tuple[dict[str, Any], str | None]:
         """A number names the tag's column of a CoNLL file, and a word a column of CoNLL-U."""
