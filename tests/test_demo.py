@@ -32,15 +32,16 @@ def test_rows_report_and_artifacts(tmp_path):
         "3 x 192, distilled, fine-tuned",
         "MiniLM, one bit per weight",
         "MiniLM, ternary",
+        "MiniLM, fine-tuned, trimmed",
     ]
     assert rows[0].parameters == 22_713_986
-    assert rows[0].bytes == (tmp_path / "demo" / "finetuned" / "model.safetensors").stat().st_size
+    assert rows[0].bytes == (tmp_path / "demo" / "finetune" / "model.safetensors").stat().st_size
     assert 0 <= rows[0].accuracy <= 1
     page = report.read_text(encoding="utf-8")
     for row in rows:
         assert row.name in page
     assert page.count("<svg") == 3
-    made = ["distilled", "distilled-finetuned", "finetuned", "masked", "ternary"]
+    made = ["finetune", "distill", "distill-finetuned", "mask", "quantize", "trim"]
     for name in made:
         verify(tmp_path / "demo" / name)
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(["data", *made, "report.html"])

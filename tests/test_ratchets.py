@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SOURCES = ROOT / "src" / "slimformer"
-METHODS = frozenset({"finetune", "distill", "mask", "quantize"})
+METHODS = frozenset(registry.METHODS)
 KINDS = frozenset(registry.KINDS)
 DIALECT = frozenset({"found", "given", "made", "shown", "wanted", "theirs", "ours", "told"})
 LONG, MANY = 300, 12
@@ -33,12 +33,12 @@ LONG, MANY = 300, 12
 LIMITS = {
     "switches on the kind of a task outside tasks/kinds": 0,
     "lists and tables of kinds outside tasks/kinds and tasks/presets": 0,
-    "lists of methods outside the registry": 6,
-    "checks switched off for an import": 13,
+    "lists of methods outside the registry": 0,
+    "checks switched off for an import": 2,
     "imports the layers make an exception for": 0,
     "modules of more than 300 lines": 0,
-    "modules beyond the twelfth of a folder": 31,
-    "values named in the dialect": 240,
+    "modules beyond the twelfth of a folder": 3,
+    "values named in the dialect": 152,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from slimformer.registration import register_with_transformers
+from slimformer.integrations.transformers import register_with_transformers
 from slimformer.registry import METHODS
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ def build_app() -> App:
         suppress_keyboard_interrupt=False,
     )
     for name in METHODS:
-        app.command(f"slimformer.cli.training:{name}", name=name, help=METHODS.help(name))
+        app.command(f"slimformer.cli.methods:{name}", name=name, help=METHODS.help(name))
     for name in COMMANDS:
         app.command(COMMANDS.target(name), name=name, help=COMMANDS.help(name))
     return app

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from slimformer.cli.methods import command_line
 from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, print_line
-from slimformer.cli.training import command_line
 
 
 def merge_mask(

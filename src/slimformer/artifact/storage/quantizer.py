@@ -2,7 +2,7 @@
 
 In the file a packed weight is two tensors, `NAME.weight.LAYOUT` and `NAME.weight.LAYOUT_scales`; the config's
 `quantization_config` tells which layouts there are and how activations are rounded. Importing this module tells
-Transformers of them; `slimformer.registration` sees to it.
+Transformers of them; `slimformer.integrations.transformers` sees to it.
 """
 
 from __future__ import annotations
