@@ -13,7 +13,7 @@ import torch
 import transformers as hf
 
 from slimformer.errors import CheckpointError, ConfigError, DataError
-from slimformer.inference.codec import Request, TaskCodec
+from slimformer.inference.codec import TaskCodec, TaskRequest
 from slimformer.inference.pipeline import Failure, TaskPipeline, open_pipeline
 from slimformer.inference.runners import TorchRunner, as_array, run
 from slimformer.tasks.features import as_tensors
@@ -112,7 +112,7 @@ def test_masks_are_filled_with_the_likeliest_tokens(artifacts):
 def test_bad_requests_keep_their_places(artifacts):
     pipeline = open_pipeline(artifacts / "question-answering", max_length=16, batch_size=1)
     contents = [("the end", "a plot"), "no context", ("good " * 20, "a film"), ("the end", "a film")]
-    asked = [Request(content, "f.jsonl", 10 + number) for number, content in enumerate(contents)]
+    asked = [TaskRequest(content, "f.jsonl", 10 + number) for number, content in enumerate(contents)]
     replies = list(pipeline.stream(iter(asked)))
     assert [isinstance(reply, Failure) for reply in replies] == [False, True, True, False]
     assert replies[1].line == 11
@@ -134,7 +134,7 @@ def test_chunks_are_all_that_is_read_ahead(artifacts):
         nonlocal taken
         while True:
             taken += 1
-            yield Request(TEXTS[taken % 4], line=taken)
+            yield TaskRequest(TEXTS[taken % 4], line=taken)
 
     replies = pipeline.stream(endless())
     for _ in range(5):

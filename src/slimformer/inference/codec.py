@@ -29,7 +29,7 @@ ORIGIN = "request"
 
 
 @dataclass(frozen=True)
-class Request:
+class TaskRequest:
     """Something asked, and where it was written.
 
     Args:
@@ -91,16 +91,16 @@ class TaskCodec:
         """Turn requests into inputs; one of another form is a `DataError`.
 
         Args:
-            requests: What is asked, bare or as `Request`.
+            requests: What is asked, bare or as `TaskRequest`.
         """
         asked = [
-            request if isinstance(request, Request) else Request(request, line=number)
+            request if isinstance(request, TaskRequest) else TaskRequest(request, line=number)
             for number, request in enumerate(requests, start=1)
         ]
         origins = [(request.file, request.line) for request in asked]
         return self.prepare(Split([self.example(request) for request in asked], origins))
 
-    def example(self, request: Request) -> dict[str, Any]:
+    def example(self, request: TaskRequest) -> dict[str, Any]:
         """The example that a request stands for."""
         if request.error is not None:
             raise DataError(request.error)

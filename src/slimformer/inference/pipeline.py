@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from slimformer.inference.codec import Encoded, Request
+    from slimformer.inference.codec import Encoded, TaskRequest
     from slimformer.inference.runners import Runner
     from slimformer.tasks.kinds.kind import Answer, Kind
 
@@ -77,7 +77,7 @@ class TaskPipeline:
         """Answer all requests, in their order; one that cannot be answered is an error."""
         return self._answer(self.codec.encode(requests)) if requests else []
 
-    def stream(self, requests: Iterable[Request]) -> Iterator[Reply]:
+    def stream(self, requests: Iterable[TaskRequest]) -> Iterator[Reply]:
         """Answer any number of requests, in their order and in constant memory; those that fail say why."""
         waiting = iter(requests)
         while chunk := list(islice(waiting, self.batch_size * BATCHES)):
@@ -86,7 +86,7 @@ class TaskPipeline:
     def _answer(self, encoded: Encoded) -> list[Answer]:
         return self.codec.decode(encoded, run(encoded.features, self.codec.collate, self.runner, self.batch_size))
 
-    def _replies(self, chunk: Sequence[Request]) -> list[Reply]:
+    def _replies(self, chunk: Sequence[TaskRequest]) -> list[Reply]:
         replies: list[Any] = []
         examples, places = [], []
         for place, request in enumerate(chunk):

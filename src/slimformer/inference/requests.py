@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.inference.codec import ORIGIN, Request
+from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ _BOM = b"\xef\xbb\xbf"
 Line = tuple[int, str, str | None]
 
 
-def given_requests(texts: Sequence[str]) -> Iterator[Request]:
+def given_requests(texts: Sequence[str]) -> Iterator[TaskRequest]:
     """Requests as they stand on a command line: texts, or JSON objects."""
     for number, text in enumerate(texts, start=1):
         content: Any = text
@@ -35,11 +35,11 @@ def given_requests(texts: Sequence[str]) -> Iterator[Request]:
                 content = json.loads(text)
             except ValueError:
                 content = text
-        yield Request(content, ORIGIN, number)
+        yield TaskRequest(content, ORIGIN, number)
 
 
 @contextmanager
-def open_requests(source: str | Path) -> Iterator[Iterator[Request]]:
+def open_requests(source: str | Path) -> Iterator[Iterator[TaskRequest]]:
     """The requests in a file, or in standard input for `-`; lines that cannot be read come as requests that say why.
 
     `.jsonl`, `.ndjson` and `.json` hold a JSON value a line; `.csv` (with quotes) and `.tsv` (without) name their
@@ -70,7 +70,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
         raise DataError(f"`{name}` cannot be read: {error}; give a file of requests") from error
 
 
-def _requests(name: str, stream: IO[bytes]) -> Iterator[Request]:
+def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     file = "standard input" if name == STDIN else name
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
     lines = _lines(stream)
@@ -88,24 +88,24 @@ def _requests(name: str, stream: IO[bytes]) -> Iterator[Request]:
         yield _json_request(file, number, text, error) if as_json else _text_request(file, number, text, error)
 
 
-def _text_request(file: str, number: int, text: str, error: str | None) -> Request:
+def _text_request(file: str, number: int, text: str, error: str | None) -> TaskRequest:
     if error is None and not text.strip():
         error = "the line is empty; every line is one request"
-    return Request(text, file, number, error)
+    return TaskRequest(text, file, number, error)
 
 
-def _json_request(file: str, number: int, text: str, error: str | None) -> Request:
+def _json_request(file: str, number: int, text: str, error: str | None) -> TaskRequest:
     if error is not None:
-        return Request(None, file, number, error)
+        return TaskRequest(None, file, number, error)
     try:
-        return Request(json.loads(text), file, number)
+        return TaskRequest(json.loads(text), file, number)
     except ValueError as reason:
-        return Request(None, file, number, f"not valid JSON: {reason}; write one object a line")
+        return TaskRequest(None, file, number, f"not valid JSON: {reason}; write one object a line")
     except RecursionError:
-        return Request(None, file, number, "JSON that is nested too deeply; write one object a line")
+        return TaskRequest(None, file, number, "JSON that is nested too deeply; write one object a line")
 
 
-def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[Request]:
+def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRequest]:
     """The rows of a table, each an object by its columns; the line of a row is that of its end."""
     broken: dict[int, str] = {}
 
@@ -134,7 +134,7 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[Reques
         if reason is None and len(values) != len(columns):
             reason = f"{len(values)} fields where {len(columns)} are expected ({', '.join(columns)})"
         content = values[0] if len(columns) == 1 and values else dict(zip(columns, values, strict=False))
-        yield Request(content, file, begin, unread[0] if unread else reason)
+        yield TaskRequest(content, file, begin, unread[0] if unread else reason)
 
 
 def _lines(stream: IO[bytes]) -> Iterator[Line]:
