@@ -23,14 +23,40 @@ if TYPE_CHECKING:
     from slimformer.tasks.splits import Example, Split
 
 
-class Classification(Kind):
+class OneLabel(Kind):
+    """Whatever has one of several labels, be it a text or an image."""
+
+    metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
+    linear_probe = "classes"
+
+    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
+        """What the head has to be told."""
+        return {**super().config_kwargs(labels), "problem_type": "single_label_classification"}
+
+    def score(
+        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
+    ) -> dict[str, float]:
+        """Compare with the truth."""
+        truth = np.array([example["label"] for example in split])
+        return classification_metrics(truth, np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
+
+    def decode(
+        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
+    ) -> list[Answer]:
+        """The likeliest label, and the probability of each."""
+        return class_answers(outputs["logits"], labels)
+
+    def line(self, answer: Answer) -> str:
+        """The likeliest labels."""
+        return scored_line(answer["scores"])
+
+
+class Classification(OneLabel):
     """Text classification; two text columns make a pair."""
 
     name = "classification"
     head = "AutoModelForSequenceClassification"
     pipeline_tag = "text-classification"
-    metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
-    linear_probe = "classes"
 
     @classmethod
     def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
@@ -51,31 +77,10 @@ class Classification(Kind):
         label = rename(label_text(row.values[columns.label], row, columns.label))
         return [{**texts_of(row, columns), "label": label}]
 
-    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
-        """What the head has to be told."""
-        return {**super().config_kwargs(labels), "problem_type": "single_label_classification"}
-
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """Tokenise the texts."""
         return text_features(split, processor, max_length)
 
-    def score(
-        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
-    ) -> dict[str, float]:
-        """Compare with the truth."""
-        truth = np.array([example["label"] for example in split])
-        return classification_metrics(truth, np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
-
     def encode(self, request: Any) -> Example:
         """A text or a pair."""
         return {**texts_in(self, request), "label": 0}
-
-    def decode(
-        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
-    ) -> list[Answer]:
-        """The likeliest label, and the probability of each."""
-        return class_answers(outputs["logits"], labels)
-
-    def line(self, answer: Answer) -> str:
-        """The likeliest labels."""
-        return scored_line(answer["scores"])

@@ -13,15 +13,12 @@ from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.features import Features, Inputs, StackingCollator
 from slimformer.tasks.images import ImageTransform
-from slimformer.tasks.kinds.answers import class_answers, scored_line
-from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
-from slimformer.tasks.metrics import classification_metrics
+from slimformer.tasks.kinds.classification import OneLabel
+from slimformer.tasks.kinds.kind import Kind, Rename
 from slimformer.tasks.readers.idx import ImageArray
 from slimformer.tasks.readers.images import ImageFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PretrainedConfig
 
     from slimformer.tasks.readers import Row
@@ -88,40 +85,17 @@ class ImageKind(Kind):
         return {"image": image, "label": 0}
 
 
-class ImageClassification(ImageKind):
+class ImageClassification(OneLabel, ImageKind):
     """Image classification."""
 
     name = "image-classification"
     head = "AutoModelForImageClassification"
     pipeline_tag = "image-classification"
-    metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
-    linear_probe = "classes"
 
     @classmethod
     def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
         """A head for images; DeiT's second one answers alike."""
         return cls() if "ForImageClassification" in architecture else None
-
-    def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
-        """The head's labels."""
-        return {**super().config_kwargs(labels), "problem_type": "single_label_classification"}
-
-    def score(
-        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
-    ) -> dict[str, float]:
-        """Compare classes."""
-        truth = np.array([example["label"] for example in split])
-        return classification_metrics(truth, np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
-
-    def decode(
-        self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
-    ) -> list[Answer]:
-        """The likeliest label, and the probability of each."""
-        return class_answers(outputs["logits"], labels)
-
-    def line(self, answer: Answer) -> str:
-        """The likeliest labels."""
-        return scored_line(answer["scores"])
 
 
 @dataclass(frozen=True)
