@@ -14,6 +14,7 @@ USES = {
     "load": "import slimformer; slimformer.load(A)",
     "verify": "import slimformer; slimformer.verify(A)",
     "evaluate": "from slimformer.cli import main; main(['evaluate', A, '--data', D])",
+    "predict": "from slimformer.cli import main; main(['predict', A, 'a film', '--json'])",
     "bench": "from slimformer.cli import main; main(['bench', A, '--length', '8', '--seconds', '0'])",
     "inspect": "from slimformer.cli import main; main(['inspect', A])",
     "export": "from slimformer.cli import main; main(['export', A, '--out', T + '/model.onnx'])",
@@ -30,7 +31,7 @@ def made(tmp_path_factory):
     base, data = corpus.model_folder(folder / "base"), corpus.data_folder(folder / "data")
     assert runs.finetune(base, "classification", data, folder / "plain").code == 0
     flags = ["--model", base, "--task", "classification", "--data", data, "--out", folder / "mask", "--max-steps", 2]
-    assert runs.run("mask", *flags).code == 0
+    assert runs.run("mask", *flags, "--blocks", "0-").code == 0
     return {"A": str(folder / "plain"), "M": str(folder / "mask"), "D": str(data)}
 
 
