@@ -30,7 +30,6 @@ def test_an_entry_is_imported_when_it_is_asked_for(shapes):
     from collections import OrderedDict
 
     assert shapes.get("ordered") is OrderedDict
-    assert "ChainMap" in shapes.help("chain")
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one(shapes):
@@ -69,5 +68,22 @@ def test_packages_register_through_entry_points(tmp_path, monkeypatch):
     shapes = Registry("shape", {"chain": ("collections:ChainMap", "")})
     assert list(shapes) == ["chain", "round"]
     assert shapes.get("round").__name__ == "Round"
-    assert shapes.help("round") == "A round shape."
+    assert shapes.help("round") == "From the package `outsider`."
     assert shapes.get("chain").__name__ == "ChainMap"  # a name of slimformer's own is not taken over
+
+
+def test_a_broken_package_is_named_and_does_no_other_harm(tmp_path, monkeypatch):
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[slimformer.shapes]\nodd = broken_module:Odd\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shapes = Registry("shape", {"chain": ("collections:ChainMap", "A chain.")})
+    assert [(name, shapes.help(name)) for name in shapes] == [
+        ("chain", "A chain."),
+        ("odd", "From the package `broken`."),
+    ]
+    with pytest.raises(
+        RegistryError, match="the shape `odd` of another package cannot be loaded from `broken_module:Odd`"
+    ):
+        shapes.get("odd")

@@ -38,6 +38,7 @@ __all__ = [
     "tasks",
     "verify",
     "views",
+    *METHODS.own,
 ]
 
 _SUBMODULES = frozenset(
@@ -61,12 +62,12 @@ def __getattr__(name: str) -> Any:
     if name in METHODS:
         from slimformer.methods.run import function_of
 
-        return globals().setdefault(name, function_of(METHODS.get(name)))
+        return function_of(METHODS.get(name))
     raise AttributeError(f"module `slimformer` has no attribute `{name}`")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *METHODS])
+    return sorted({*__all__, *METHODS})
 
 
 register_with_transformers()

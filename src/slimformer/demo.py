@@ -188,8 +188,8 @@ def _show(demo: Demo, name: str) -> None:
 def _run(demo: Demo, name: str, out: Path, settings: dict[str, Any]) -> RunResult:
     """Run a method with those of the settings that it has; what an earlier demo left there is replaced."""
     method: type[Method[Any]] = METHODS.get(name)
-    for unfinished in out.parent.glob(f"{out.name}.*"):
-        shutil.rmtree(unfinished, ignore_errors=True)
+    for left in ("training", "finetuned", "finetuned.training"):
+        shutil.rmtree(out.with_name(f"{out.name}.{left}"), ignore_errors=True)
     known = {key: value for key, value in settings.items() if key in method.config_class.model_fields}
     config = method.config_class.make({**known, "out": str(out)})
     return run(method, config, RunOptions(overwrite=True, quiet=demo.quiet))

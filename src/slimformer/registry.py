@@ -37,10 +37,10 @@ class Entry:
     def load(self) -> Any:
         """Import the module and return the object."""
         module, _, attribute = self.target.partition(":")
-        found: Any = import_module(module)
+        value: Any = import_module(module)
         for name in attribute.split("."):
-            found = getattr(found, name)
-        return found
+            value = getattr(value, name)
+        return value
 
 
 class Registry(Generic[T]):
@@ -61,8 +61,16 @@ class Registry(Generic[T]):
     @cached_property
     def _installed(self) -> dict[str, Entry]:
         """What installed packages register; a name of slimformer's own cannot be taken over."""
-        found = {entry.name: Entry(entry.value) for entry in entry_points(group=self.group)}
-        return {name: entry for name, entry in found.items() if name not in self._own}
+        return {
+            entry.name: Entry(entry.value, f"From the package `{entry.dist.name if entry.dist else entry.module}`.")
+            for entry in entry_points(group=self.group)
+            if entry.name not in self._own
+        }
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """Names of slimformer's own entries; other packages are not looked for."""
+        return tuple(self._own)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -76,11 +84,8 @@ class Registry(Generic[T]):
         return name in self._own or name in self._added or name in self._installed
 
     def help(self, name: str) -> str:
-        """The line of help; for an entry of another package the first line of its documentation."""
-        if name in self._added:
-            return self._added[name][1]
-        entry = self._entry(name)
-        return entry.help or (getattr(self.get(name), "__doc__", None) or "").partition("\n")[0]
+        """The line of help; nothing is imported for it."""
+        return self._added[name][1] if name in self._added else self._entry(name).help
 
     def target(self, name: str) -> str:
         """Where an entry lives, `package.module:attribute`; nothing is imported."""
@@ -90,7 +95,16 @@ class Registry(Generic[T]):
         """The object of that name, imported now if need be."""
         if name in self._added:
             return self._added[name][0]
-        return cast("T", self._entry(name).load())
+        entry = self._entry(name)
+        try:
+            return cast("T", entry.load())
+        except (ImportError, AttributeError) as error:
+            if name in self._own:
+                raise
+            raise RegistryError(
+                f"the {self.noun} `{name}` of another package cannot be loaded from `{entry.target}`: {error}; "
+                "mend or remove that package"
+            ) from error
 
     def add(self, name: str, value: T, help: str = "") -> None:
         """Register an object of this process, such as one defined in a script or a test."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from slimformer import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.methods.distill import DistillConfig
+from slimformer.methods.distill.setup import sentence_settings
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.objectives import Models, TermSpec, build_terms, format_terms, parse_terms
 from slimformer.registry import TERMS
@@ -103,8 +104,9 @@ def test_settings_that_say_the_same_are_refused():
 def test_shorthands_are_terms():
     assert format_terms(DistillConfig(pooled="cls", pooled_weight=0.25).learned) == "relations:1, pooled[cls]:0.25"
     assert format_terms(DistillConfig(objective="soft-labels").learned) == "logits:1"
-    assert DistillConfig(terms="relations, pooled[cls]:2").pooling == "cls"
-    assert DistillConfig(terms="relations, pooled").pooling == "mean"
-    assert DistillConfig(terms="relations").pooling is None
+    assert [
+        sentence_settings(DistillConfig(teacher="minilm", terms=terms)).pooling
+        for terms in ("relations, pooled[cls]:2", "relations, pooled[cls+mean]", "relations, pooled", "relations")
+    ] == [("cls",), ("cls", "mean"), ("mean",), ("mean",)]
     learned = QuantizeConfig(kd="output+map", beta=0.3).learned([(0, 0), (1, 1)])
     assert format_terms(learned) == "logits:1, hidden[embeddings,0,1]:1, attention-output:1, attention-maps:0.3"

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from slimformer import models
 from slimformer.artifact.card import write_card
 from slimformer.artifact.checks import drop_code, read_config, sum_file, sum_files
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
@@ -17,11 +15,12 @@ from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, Task
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
@@ -50,7 +49,7 @@ def save(
     overwrite: bool = False,
     command: str | Sequence[str] | None = None,
     storage: str | Storage | None = None,
-    sentence: SentenceSettings | None = None,
+    sentence: SentenceSettings | Literal["of base"] | None = "of base",
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -70,7 +69,7 @@ def save(
         command: the command line that ran.
         storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
             default packed where the model is, else plain.
-        sentence: how a sentence encoder pools; by default what is recorded with the base.
+        sentence: how a sentence encoder pools; by default what is recorded with the base; None for no sentence encoder.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
@@ -79,7 +78,7 @@ def save(
 
     transformer = _check_model(model)
     handler = _handler(transformer, storage)
-    sentence = sentence or _recorded_sentence(base)
+    sentence = _recorded_sentence(base) if sentence == "of base" else sentence
     steps = chain(step, base, base_manifest, command)
     described = _describe(steps, metrics, task)
     # Asked before anything is written: a model that has diverged is not saved.
@@ -141,8 +140,10 @@ def _recorded_sentence(base: Base | str | Path | None) -> SentenceSettings | Non
 
     if base is None or isinstance(base, Base):
         return None
-    folder = Path(models.resolve(base))
-    return SentenceSettings.read(folder) if folder.is_dir() else SentenceSettings.of(base)
+    try:
+        return SentenceSettings.of(base)
+    except (CheckpointError, OSError):
+        return None  # steps beyond pooling, such as a dense layer, are no part of the model that is saved
 
 
 def _describe(

@@ -159,7 +159,7 @@ class MaskBank:
 
     def _load_base(self, base: str | Path) -> None:
         self.source, self.fingerprint = str(base), fingerprint_of(base)
-        model: nn.Module = open_model(base, processor=False).model
+        model: nn.Module = open_model(base, processor=False, dtype="float32").model
         self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
 

@@ -9,7 +9,7 @@ import torch
 
 from slimformer.bank.mixing import Stretch, UnmixableError, head_on, run_mixed
 from slimformer.errors import ArtifactError, DataError
-from slimformer.inference.runners import TorchRunner, as_array, join, run
+from slimformer.inference.runners import TorchGenerator, TorchRunner, as_array, join, run
 from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def predict(
         if isinstance(asked, str | bytes):
             raise DataError(f"the requests to task `{name}` are one text, `{asked[:40]!s}`; give a list of texts")
     encoded = {name: _codec(name, tasks[name]).encode(asked) for name, asked in requests.items() if asked}
-    mixed = [name for name in encoded if _mixes(tasks[name])]
-    outputs = _run_mixed(base, tasks, ready, {name: encoded[name] for name in mixed}, batch_size)
+    outputs: dict[str, Arrays] = {}
+    for names in _alike(tasks, encoded):
+        outputs |= _run_mixed(base, tasks, ready, {name: encoded[name] for name in names}, batch_size)
     for name in encoded:
         if name not in outputs:
             outputs[name] = _run_alone(name, tasks[name], ready.get(name), encoded[name], batch_size)
@@ -61,11 +62,28 @@ def predict(
     }
 
 
-def _mixes(task: BankTask) -> bool:
+def _alike(tasks: Mapping[str, BankTask], encoded: Mapping[str, Encoded]) -> list[list[str]]:
+    """The tasks whose rows can share batches: those that feed the base the same inputs, padded the same way."""
+    groups: list[tuple[Any, list[str]]] = []
+    for name in encoded:
+        if not _mixes(name, tasks[name]):
+            continue
+        codec = _codec(name, tasks[name])
+        feeding = (codec.kind.request_collator(codec.processor), sorted(encoded[name].features[0]))
+        for other, names in groups:
+            if other == feeding:
+                names.append(name)
+                break
+        else:
+            groups.append((feeding, [name]))
+    return [names for _, names in groups]
+
+
+def _mixes(name: str, task: BankTask) -> bool:
     """Whether a task's rows can go through the base together with those of others."""
-    # Where an item has several rows, the rows of a batch are not its items.
-    rows = task.codec is None or "choices" not in task.codec.kind.axes
-    return task.shares_processor and not task.file.kept and rows
+    kind = _codec(name, task).kind
+    # Where an item has several rows, the rows of a batch are not its items; text is generated token by token.
+    return task.shares_processor and not task.file.kept and "choices" not in kind.axes and not kind.new_tokens
 
 
 def _run_mixed(
@@ -135,7 +153,9 @@ def _shown(task: BankTask, model: PreTrainedModel | None) -> Any:
 
 def _run_alone(name: str, task: BankTask, model: PreTrainedModel | None, encoded: Encoded, batch_size: int) -> Arrays:
     codec = _codec(name, task)
-    runner = TorchRunner(task.lazy() if model is None else model, codec.kind)
+    model = task.lazy() if model is None else model
+    generates = bool(codec.kind.new_tokens)
+    runner = TorchGenerator(model, codec.kind, codec.processor) if generates else TorchRunner(model, codec.kind)
     return run(encoded.features, codec.collate, runner, batch_size)
 
 

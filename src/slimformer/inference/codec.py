@@ -107,6 +107,7 @@ class TaskCodec:
         content = request.content
         if isinstance(content, Mapping) and self.kind.fields[0] not in content:
             content = {**content, **self._renamed(content)}
+        _refuse_unwritable(content)
         return self.kind.encode(content)
 
     def _renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,3 +157,19 @@ def recorded_columns(task: TaskRecord) -> tuple[str, ...]:
     if isinstance(columns, str):
         return tuple(name.strip() for name in columns.split(","))
     return preset.layouts[0].text if preset is not None and preset.layouts else ()
+
+
+def _refuse_unwritable(content: Any) -> None:
+    """Refuse text with half of a character in it, which JSON can spell and no tokenizer reads."""
+    waiting = [content]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            waiting.extend(item)
+        elif isinstance(item, str):
+            try:
+                item.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise DataError(f"the text of a request is no Unicode: {error.reason}; mend the text") from error

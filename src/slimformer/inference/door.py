@@ -14,6 +14,7 @@ from slimformer.errors import ArtifactError, CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.artifact import Manifest, TaskRecord
@@ -46,9 +47,10 @@ class Source:
     @property
     def storage(self) -> str:
         """How the weights lie in the folder: a name in `registry.STORAGE`."""
-        if self.manifest is not None:
-            return self.manifest.model.storage
-        return "plain" if getattr(self.config, "quantization_config", None) is None else "packed"
+        stored = "plain" if self.manifest is None else self.manifest.model.storage
+        # Rounded activations alone need slimformer too, and format 1 did not tell.
+        quantized = getattr(self.config, "quantization_config", None) is not None
+        return "packed" if stored == "plain" and quantized else stored
 
     def require(self, accepted: Sequence[str]) -> None:
         """Refuse a model whose weights are stored in a way that a method cannot start from."""
@@ -101,6 +103,7 @@ def open_model(
     model_class: Any = None,
     base: str | Path | None = None,
     processor: bool = True,
+    dtype: str | None = None,
 ) -> OpenModel:
     """Open a model for inference.
 
@@ -110,10 +113,14 @@ def open_model(
             was saved from. An artifact is always of its own class.
         base: Where the base of a mask is; where it was at saving when not given.
         processor: Whether the tokenizer or image processor is needed.
+        dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
+            a plain checkpoint is loaded as float32.
     """
     source = name if isinstance(name, Source) else look_up(name)
     if source.manifest is not None:
-        loaded = artifact.load(source.name, check=False, base=base)  # `look_up` has compared the sums
+        loaded = artifact.load(
+            source.name, check=False, base=base, dtype=None if dtype == "stored" else dtype
+        )  # `look_up` has compared the sums
         if processor and loaded.processor is None:
             raise ArtifactError(
                 f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
@@ -123,6 +130,14 @@ def open_model(
         raise ArtifactError(f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out")
     reader = models.load_processor(source.name) if processor else None
     model = models.load_model(source.name, model_class or models.stored_class(source.config), whole=True).eval()
+    if dtype is not None:
+        _cast(model, source.config.dtype if dtype == "stored" else dtype)
     if reader is not None:
         models.name_padding(model, reader)
     return OpenModel(source, model, reader)
+
+
+def _cast(model: nn.Module, dtype: Any) -> None:
+    import torch
+
+    model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype or torch.float32)

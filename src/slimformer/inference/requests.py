@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import sys
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -66,7 +67,7 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
             yield cast("IO[bytes]", stream)
     except FileNotFoundError:
         raise DataError(f"no file at `{name}`; give a file of requests, or `-` for standard input") from None
-    except (IsADirectoryError, PermissionError, gzip.BadGzipFile, EOFError) as error:
+    except (IsADirectoryError, PermissionError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"`{name}` cannot be read: {error}; give a file of requests") from error
 
 
@@ -118,7 +119,10 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
     options: dict[str, Any] = {} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     csv.field_size_limit(MAX_LINE)
     rows = csv.reader(texts(), **options)
-    columns = next(rows, None)
+    try:
+        columns = next(rows, None)
+    except csv.Error as error:
+        raise DataError(f"the first line of `{file}` names no columns: {error}; mend it") from error
     if columns is None:
         raise DataError(f"`{file}` is empty; its first line names the columns")
     while True:

@@ -199,6 +199,7 @@ def _run(state: Method[Any]) -> RunResult:
                 overwrite=options.overwrite,
                 **state.describe(metrics),
             )
+    _wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
 
 

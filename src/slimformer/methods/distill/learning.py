@@ -12,7 +12,7 @@ from slimformer.methods.distill.setup import MASKED, make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
 from slimformer.objectives.objective import union
-from slimformer.tasks.features import IGNORED, PaddingCollator
+from slimformer.tasks.features import IGNORED, PaddingCollator, TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
 
@@ -108,10 +108,12 @@ def _features(
     collate = examples.stream.collator()
     if not wants_masks(terms):
         return examples, collate
-    assert isinstance(collate, PaddingCollator)
-    fill = {f"{MASKED}.input_ids": collate.fill["input_ids"], f"{MASKED}.labels": IGNORED}
+    assert isinstance(collate, TensorCollator)
+    padding = collate.collate
+    assert isinstance(padding, PaddingCollator)
+    fill = {f"{MASKED}.input_ids": padding.fill["input_ids"], f"{MASKED}.labels": IGNORED}
     masking = TokenMasking.of(setup.processor, setup.config.seed)
-    return MaskedExamples(examples, masking), replace(collate, fill={**collate.fill, **fill})
+    return MaskedExamples(examples, masking), TensorCollator(replace(padding, fill={**padding.fill, **fill}))
 
 
 def _settle(student: PreTrainedModel, idle: list[str]) -> None:

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 def sentence_settings(config: DistillConfig) -> SentenceSettings:
     """How teacher and student pool: as told, or as is recorded with the teacher; the rest is always the teacher's."""
     assert config.teacher is not None
+    pooled = next((term for term in config.learned if term.name == "pooled"), None)
+    if pooled is None:
+        return SentenceSettings()
     recorded = SentenceSettings.of(config.teacher) or SentenceSettings()
-    for term in config.learned:
-        pooling = str(term.values[0] if term.values else term.options.get("pooling", ""))
-        if term.name == "pooled" and pooling:
-            return replace(recorded, pooling=tuple(pooling.split("+")))
-    return recorded
+    pooling = str(pooled.values[0] if pooled.values else pooled.options.get("pooling", ""))
+    return replace(recorded, pooling=tuple(pooling.split("+"))) if pooling else recorded
 
 
 #: Tokens of an example in the paper.
@@ -105,7 +105,8 @@ def set_up(config: DistillConfig) -> Setup:
     """Read and check both models, the cheap things first."""
     assert config.teacher is not None
     sources = [look_up(name) for name in (config.teacher, config.student) if name is not None]
-    for source in sources:
+    sources[0].require(("plain", "packed"))  # a teacher is not trained
+    for source in sources[1:]:
         source.require(("plain",))
     teacher_config = sources[0].config
     student = sources[1].config if config.student else student_config(teacher_config, _shape(config))

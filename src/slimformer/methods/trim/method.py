@@ -78,7 +78,7 @@ class Trim(Method[TrimConfig]):
             raise CheckpointError(f"`{self.base}` sees images and has no word pieces to trim; give a text model")
         assert config.corpus is not None
         self.corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
-        opened = open_model(self.source)
+        opened = open_model(self.source, dtype="stored")
         self.model, self.processor = opened.model, opened.processor
         return self.corpus.digest()
 

@@ -85,7 +85,12 @@ class Pooled(Term):
 
     def derive(self, activations: Activations, inputs: Mapping[str, Any], maps: Any) -> Activations:
         """The student's embedding in the teacher's width."""
-        return {self.name: maps["isometry"](activations[self.name])} if "isometry" in maps else {}
+        if "isometry" not in maps:
+            return {}
+        ways = self.options.pooling.count("+") + 1
+        # The vectors of several ways lie side by side; each is mapped by itself.
+        mapped: Tensor = maps["isometry"](activations[self.name].unflatten(-1, (ways, -1)))
+        return {self.name: mapped.flatten(-2)}
 
     def compare(self, teacher: Activations, student: Activations, inputs: Mapping[str, Any]) -> Mean:
         """One minus the cosine."""

@@ -75,8 +75,8 @@ class ImageKind(Kind):
         image = request.get("image") if isinstance(request, Mapping) else request
         if isinstance(image, (str, Path)) and str(image).strip():
             image = ImageFile(str(image))
-            if not Path(image.path).is_file():
-                raise DataError(f"no image at `{image.path}`; check the path")
+            if not _is_file(image.path):
+                raise DataError(f"no image at `{image.path[:200]}`; check the path")
             image.check()
         else:
             image = _in_memory(image, "the request") or image
@@ -112,3 +112,10 @@ def _in_memory(image: Any, origin: str) -> ImageArray | None:
     from PIL.Image import Image
 
     return ImageArray(np.asarray(image.convert("RGB")), origin) if isinstance(image, Image) else None
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except (OSError, ValueError):  # too long, or with a null byte
+        return False
