@@ -354,3 +354,37 @@ def test_minilm(tmp_path):
     batch = result.processor(TEXTS[0], return_tensors="pt")
     with torch.no_grad():
         assert torch.equal(bank.use("one")(**batch).logits, result.model(**batch).logits)
+
+
+def test_tasks_that_pad_differently_do_not_share_batches(tmp_path):
+    """Words are tagged at positions counted from the left; another task's padding must not move them."""
+    from tests import runs
+
+    runs.decoder(tmp_path / "base")
+    reader = hf.AutoTokenizer.from_pretrained(tmp_path / "base", padding_side="left")
+    reader.save_pretrained(tmp_path / "base")
+    for kind in ("classification", "tagging"):
+        (tmp_path / f"{kind}-data").mkdir()
+        data = generated(kind, tmp_path / f"{kind}-data")
+        slimformer.mask(model=tmp_path / "base", task=kind, data=data, out=tmp_path / kind, **QUICK)
+    bank = MaskBank()
+    for kind in ("classification", "tagging"):
+        bank.add(kind, tmp_path / kind)
+    together = bank.predict({"classification": TEXTS, "tagging": TEXTS})
+    for kind in ("classification", "tagging"):
+        alone = bank.predict({kind: TEXTS})[kind]
+        assert [answer if kind == "tagging" else answer["label"] for answer in alone] == [
+            answer if kind == "tagging" else answer["label"] for answer in together[kind]
+        ]
+
+
+def test_a_base_in_16_bits_is_asked_in_32(tmp_path):
+    corpus.model_folder(tmp_path / "plain")
+    half = hf.AutoModel.from_pretrained(tmp_path / "plain", dtype=torch.bfloat16)
+    save(tmp_path / "base", half, processor=corpus.tokenizer(), step=Step(method="finetune"))
+    (tmp_path / "data").mkdir()
+    data = generated("classification", tmp_path / "data")
+    slimformer.mask(model=tmp_path / "base", task="classification", data=data, out=tmp_path / "mask", **QUICK)
+    bank = MaskBank()
+    bank.add("one", tmp_path / "mask")
+    assert len(bank.predict({"one": TEXTS})["one"]) == len(TEXTS)
