@@ -40,7 +40,7 @@ def test_rows_report_and_artifacts(tmp_path):
     page = report.read_text(encoding="utf-8")
     for row in rows:
         assert row.name in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4  # trim trains nothing
     made = ["finetune", "distill", "distill-finetuned", "mask", "quantize", "trim"]
     for name in made:
         verify(tmp_path / "demo" / name)
