@@ -24,6 +24,7 @@ def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
     assert len(dev) / 8530 == pytest.approx(DEV_BELOW / 256, abs=0.02)
 
 
+@pytest.mark.slow
 def test_rows_report_and_artifacts(tmp_path):
     for _ in range(2):  # a second demo replaces the first
         rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)

@@ -18,6 +18,7 @@ def example(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 def test_a_student_from_a_text_of_ones_own(example, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "book.txt").write_text("It was a dark and stormy night; the rain fell in torrents.\n" * 400)
@@ -27,6 +28,7 @@ def test_a_student_from_a_text_of_ones_own(example, tmp_path, monkeypatch, capsy
     assert (tmp_path / "small.html").is_file()
 
 
+@pytest.mark.slow
 def test_two_tasks_on_one_base(example, capsys):
     example("mask").main()
     shown = capsys.readouterr().out
@@ -34,6 +36,7 @@ def test_two_tasks_on_one_base(example, capsys):
     assert "mood ['good', 'bad']" in shown
 
 
+@pytest.mark.slow
 def test_a_ternary_classifier(example, capsys):
     example("quantize").main()
     shown = capsys.readouterr().out

@@ -55,6 +55,7 @@ def test_round_trip_of_every_head(head: type, tmp_path: Path) -> None:
     assert_round_trip(tiny_bert(head, num_labels=2), tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_round_trip_of_every_family(family: str, tmp_path: Path) -> None:
     assert_round_trip(build_headed(family), tmp_path / "headed")
@@ -121,6 +122,7 @@ with torch.no_grad():
 """
 
 
+@pytest.mark.slow
 def test_loads_without_slimformer(saved: Path) -> None:
     run = subprocess.run([sys.executable, "-c", PLAIN, str(saved)], capture_output=True, text=True, check=True)
     printed = next(line for line in run.stdout.splitlines() if line.startswith("logits")).split()[1:]

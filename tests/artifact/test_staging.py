@@ -70,6 +70,7 @@ for limit in (0, 500, 5_000, 20_000):
 """
 
 
+@pytest.mark.slow
 def test_limit_on_the_size_of_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", LIMITED, str(tmp_path)], check=True, cwd=ROOT)
     assert not list(tmp_path.iterdir())
@@ -129,6 +130,7 @@ for mode in ("new", "overwrite"):
 """
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_the_target_is_whole_or_not_there(tmp_path: Path) -> None:
     script = [sys.executable, "-c", KILLED, str(tmp_path)]
     run = subprocess.run(script, check=True, cwd=ROOT, capture_output=True, text=True)

@@ -60,6 +60,7 @@ def test_does_not_depend_on_order_device_layout_or_gradients() -> None:
     assert fingerprint(state) == fingerprint(backwards) == fingerprint(strided)
 
 
+@pytest.mark.slow
 def test_does_not_depend_on_the_process(tmp_path: Path) -> None:
     tiny_bert().save_pretrained(tmp_path)
     code = f"from slimformer.artifact import fingerprint; print(fingerprint({str(tmp_path)!r}))"

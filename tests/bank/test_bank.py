@@ -79,6 +79,7 @@ def expected(folder, kind, questions):
     return rows
 
 
+@pytest.mark.slow
 def test_mixed_batches_give_each_task_its_own_answers(shelf, bank):
     found = bank.logits(QUESTIONS, batch_size=5)
     for kind, questions in QUESTIONS.items():
@@ -280,6 +281,7 @@ def test_many_threads(shelf, bank):
     assert "another" not in bank.tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.TEXTS)
 def test_every_family(family, tmp_path):
     """Two tasks on a base of each family, mixed; DeBERTa, whose matrices also see positions, runs them one by one."""
@@ -335,6 +337,7 @@ def test_images(tmp_path):
     assert answer["label"] in ("cat", "dog")
 
 
+@pytest.mark.slow
 def test_the_bank_does_not_import_training():
     training = "('slimformer.train', 'slimformer.methods')"
     code = f"import sys, slimformer.bank; print([name for name in sys.modules if name.startswith({training})])"
@@ -342,6 +345,7 @@ def test_the_bank_does_not_import_training():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_minilm(tmp_path):
     data = corpus.data_folder(tmp_path / "data", train=8, dev=4)
     common = {"task": "classification", "data": data, "batch_size": 4, "max_steps": 1, "quiet": True}

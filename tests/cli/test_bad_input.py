@@ -95,6 +95,7 @@ def test_what_must_be_given(missing, base, data, tmp_path):
     assert not runs.listing(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_says_how_to_go_on(base, data, tmp_path):
     flags = ["--model", base, "--task", "classification", "--data", data, "--out", tmp_path / "out"]
     command = runs.in_a_process("finetune", *flags, "--max-steps", 100_000, "--save-every", 2)
@@ -160,6 +161,7 @@ def test_a_place_without_permission(base, data, tmp_path):
     done.refused("cannot be written: permission denied")
 
 
+@pytest.mark.slow
 def test_the_same_from_a_shell(base, data, tmp_path):
     """The real command, for what only a process of its own shows: warnings of libraries and the exit code."""
     (tmp_path / "data").mkdir()

@@ -28,6 +28,7 @@ def test_a_table(artifact):
         assert word in done.out
 
 
+@pytest.mark.slow
 def test_threads_are_restored(artifact):
     before = torch.get_num_threads()
     assert runs.run("bench", artifact, *QUICK, "--threads", "2", "--json").json["models"][0]["threads"] == 2

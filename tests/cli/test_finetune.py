@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import transformers as hf
 
 from slimformer.artifact import read_manifest
@@ -22,6 +23,7 @@ def files(folder):
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_the_whole_way_in_processes_of_their_own(tmp_path):
     """What the README promises, as typed: train, evaluate, bench, verify; then one byte is changed."""
     corpus.data_folder(tmp_path / "data", train=24, dev=8)
@@ -86,6 +88,7 @@ def test_quiet_says_nothing(base, data, tmp_path):
     assert done.json["steps"] == 2
 
 
+@pytest.mark.slow
 def test_a_bar_on_a_terminal_which_is_left_clean(base, data, tmp_path):
     """On a pseudo-terminal: a bar that moves, JSON alone on standard output, the cursor back, no leftovers."""
     controller, terminal = pty.openpty()
@@ -187,6 +190,7 @@ def test_a_missing_parent_is_made(base, data, tmp_path):
     assert (tmp_path / "a" / "b" / "out" / "slimformer.json").exists()
 
 
+@pytest.mark.slow
 def test_every_setting_is_described_in_the_help():
     # In a process of its own, because what is printed depends on the terminal.
     done = subprocess.run(

@@ -23,6 +23,7 @@ def slimformer(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_minilm_as_json():
     done = slimformer("inspect", "minilm", "--json")
     assert done.returncode == 0, done.stderr
@@ -33,6 +34,7 @@ def test_minilm_as_json():
     assert sum(part["bytes"] for part in summary["parts"]) == summary["bytes"] == 4 * summary["parameters"]
 
 
+@pytest.mark.slow
 def test_stories_as_a_table(stories):
     done = slimformer("inspect", str(stories))
     assert done.returncode == 0, done.stderr
@@ -40,6 +42,7 @@ def test_stories_as_a_table(stories):
         assert text in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["modernbert", "vit_mae", "qwen3"])
 def test_a_saved_folder(family, tmp_path):
     model = zoo.build_headed(family)
@@ -64,6 +67,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 def test_bad_folders_get_one_line(name, tmp_path):
     content, message = BAD[name]
@@ -80,6 +84,7 @@ def test_bad_folders_get_one_line(name, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
     done = slimformer("inspect", "nobody/nothing")
     assert (done.returncode, done.stdout) == (1, "")
@@ -87,6 +92,7 @@ def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -102,6 +108,7 @@ def test_wrong_usage_exits_with_2(arguments, message):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback():
     done = slimformer("inspect", "./missing", "--debug")
     assert done.returncode == 1

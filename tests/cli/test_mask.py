@@ -114,6 +114,7 @@ def test_bad_settings(base, data, tmp_path, flags, said, code):
     assert not runs.listing(tmp_path)
 
 
+@pytest.mark.slow
 def test_every_setting_is_described_in_the_help():
     done = subprocess.run(
         [sys.executable, "-c", "from slimformer.cli import main; main()", "mask", "--help"],

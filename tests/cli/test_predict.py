@@ -79,6 +79,7 @@ def test_bad_lines_are_told_in_their_places(artifact, tmp_path):
     assert people.err.count("\n") == 4
 
 
+@pytest.mark.slow
 def test_standard_input(artifact):
     command = runs.in_a_process("predict", artifact, "--file", "-", "--json")
     done = subprocess.run(command, input="the film\n\ngood\n", capture_output=True, text=True)
@@ -172,6 +173,7 @@ sys.stderr.write(str(resident("VmHWM") - opened.before))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_memory_does_not_grow_with_the_file(artifact, tmp_path):
     """Ten times the lines take the same memory; all answers of the larger file together would take far more."""

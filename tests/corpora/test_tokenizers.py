@@ -109,6 +109,7 @@ def test_a_real_encoder_on_real_reviews(shared_data):
     assert sorted(found) == sorted(token for tokens in expected for token in tokens)
 
 
+@pytest.mark.slow
 def test_a_real_decoder_on_real_text(shared_data, stories):
     tokenizer = AutoTokenizer.from_pretrained(stories)
     corpus = open_corpus(shared_data / "wikitext-2" / "valid.txt")

@@ -22,6 +22,7 @@ def reader(tmp_path, monkeypatch):
     return running.Reader(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE)
 def test_a_page_runs(page, reader):
     reader.work_through(ALL_PAGES[page])

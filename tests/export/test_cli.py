@@ -26,6 +26,7 @@ def artifact(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_lines(artifact, tmp_path):
     done = runs.run("export", artifact, "--out", tmp_path / "model.onnx", "--numbers", "ternary")
     assert (done.code, done.err) == (0, "")
@@ -40,6 +41,7 @@ def test_lines(artifact, tmp_path):
     assert runs.listing(tmp_path) == {"model.onnx"}
 
 
+@pytest.mark.slow
 def test_json(base, tmp_path):
     done = runs.run("export", base, "--out", tmp_path / "model.onnx", "--numbers", "int8", "--length", "20", "--json")
     assert done.err == ""

@@ -46,6 +46,7 @@ def plain(tmp_path_factory):
     return model, result
 
 
+@pytest.mark.slow
 def test_what_an_export_tells(plain):
     _, result = plain
     assert (result.architecture, result.numbers, result.matrices) == ("BertForSequenceClassification", "float", 0)
@@ -82,6 +83,7 @@ EXPORTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "numbers", "sizes"), EXPORTED)
 def test_families(tmp_path, family, numbers, sizes):
     model = making.headed(family, **sizes)
@@ -102,6 +104,7 @@ def test_families(tmp_path, family, numbers, sizes):
     assert {each["block_size"] for each in matrices} <= {32, 64, 128}
 
 
+@pytest.mark.slow
 def test_a_quantized_model_is_left_as_it_was(tmp_path):
     model = making.quantized(making.bert(100), embedding="8", granularity="group", group_size=32).train()
     config, state = model.config.to_dict(), {name: value.clone() for name, value in model.state_dict().items()}
@@ -128,6 +131,7 @@ def test_a_quantized_model_is_left_as_it_was(tmp_path):
     assert positions.data_type == onnx.TensorProto.FLOAT16
 
 
+@pytest.mark.slow
 def test_float_of_a_quantized_model_and_weights_beside_the_graph(tmp_path):
     model = making.quantized(making.bert())
     result = to_onnx(model, tmp_path / "a.onnx", numbers="float", one_file=0)
@@ -148,6 +152,7 @@ def test_float_of_a_quantized_model_and_weights_beside_the_graph(tmp_path):
     torch.testing.assert_close(ask(moved / "a.onnx", inputs)["logits"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes(tmp_path, plain):
     path = tmp_path / "model.onnx"
     path.write_bytes(b"another")
@@ -158,6 +163,7 @@ def test_the_same_model_gives_the_same_bytes(tmp_path, plain):
     assert path.read_bytes() == plain[1].path.read_bytes()
 
 
+@pytest.mark.slow
 def test_minilm_with_a_head(tmp_path):
     try:
         model = models.load_model("minilm", hf.BertForSequenceClassification, num_labels=3)
@@ -226,6 +232,7 @@ def test_models_that_cannot_be_exported(tmp_path):
     assert runs.listing(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_traced(tmp_path):
     class Wavering(hf.BertForSequenceClassification):
         def forward(self, **inputs):
@@ -260,6 +267,7 @@ def test_settings_that_cannot_be(tmp_path, monkeypatch):
     assert runs.listing(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_answers_do_not_depend_on_what_else_is_in_the_batch(tmp_path):
     result = to_onnx(making.bert(312), tmp_path / "model.onnx", numbers="int8")
     assert {(each["bits"], each["K"]) for each in operators(result.path, "MatMulNBits")} == {(8, 312), (8, 624)}

@@ -24,6 +24,7 @@ def folders(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_every_family(family, folders):
     cost = bench(folders / family, [(1, 8), (3, 16)], seconds=0)
@@ -73,6 +74,7 @@ def test_inputs_fit_the_model(tmp_path):
     assert random_inputs(choosing, 3, 5)["input_ids"].shape == (3, 2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 62), ("mpnet", 62), ("gpt2", 64)])
 def test_the_longest_length_runs_and_one_more_is_refused(family, longest, folders):
     assert models.positions(models.load_config(folders / family)) == longest
@@ -98,6 +100,7 @@ def test_memory_that_is_taken_is_seen():
     assert 48 * 2**20 < memory.growth < 96 * 2**20
 
 
+@pytest.mark.slow
 def test_memory_does_not_depend_on_what_was_measured_before():
     """The weights that a forward touches are 42 MiB; importing libraries and reusing freed memory do not count."""
     found = [bench("minilm", [(1, 16)], seconds=0)["peak_memory_bytes"] / 2**20 for _ in range(3)]

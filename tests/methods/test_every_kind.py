@@ -47,6 +47,7 @@ def bases(tmp_path_factory) -> dict[str, Path]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 @pytest.mark.parametrize("task", CASES)
 def test_on_real_rows(task, bases, tmp_path):
@@ -70,6 +71,7 @@ def test_on_real_rows(task, bases, tmp_path):
     assert 0 < cost["latency_ms"]["p50"] <= cost["latency_ms"]["p95"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 def test_trained_in_one_language_and_measured_in_others(bases, tmp_path):
     flags = ["--max-length", 128, "--language", "en", "--limit", 32, "--json"]
@@ -85,6 +87,7 @@ def test_trained_in_one_language_and_measured_in_others(bases, tmp_path):
     assert all(0 <= value <= 1 for metrics in found.values() for value in metrics.values())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 def test_the_whole_dev_split_and_the_test_split(bases, tmp_path):
     trained = runs.finetune(bases["reader"], "sst2", DATA / "sst2", tmp_path / "out", "--limit", 16, "--quiet")
@@ -100,6 +103,7 @@ def test_the_whole_dev_split_and_the_test_split(bases, tmp_path):
     runs.run("evaluate", tmp_path / "out", "--task", "rte", "--data", DATA / "rte").refused("is not one of")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 def test_real_models_are_measured_as_they_come(bases):
     """MiniLM was made to find texts of like meaning; the small decoder knows stories, not Shakespeare."""

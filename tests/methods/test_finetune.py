@@ -104,6 +104,7 @@ def test_an_interrupted_run_without_a_checkpoint_leaves_nothing(base, data, temp
     assert not runs.listing(temporary)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_nothing_else_does(base, data, tmp_path):
     torch.manual_seed(1)
     one = slimformer.finetune(model=base, task="classification", data=data, seed=5, **QUICK)

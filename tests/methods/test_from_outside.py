@@ -70,6 +70,7 @@ def test_wrong_settings_are_refused_like_those_of_any_method(shrink, base, tmp_p
     runs.run("shrink", "--model", base).refused("`--task`, `--data` and `--out` must be given", code=2)
 
 
+@pytest.mark.slow
 def test_it_is_a_python_function(shrink, base, tmp_path):
     settings = {"model": base, "task": "classification", "data": tmp_path / "data", "max_steps": 2, "quiet": True}
     result = slimformer.shrink(**settings, factor=0.25)

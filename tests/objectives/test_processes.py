@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.objectives.batches import TERMS
 
@@ -41,6 +43,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_two_processes_add_up_to_the_whole_batch():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

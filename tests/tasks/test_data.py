@@ -44,6 +44,7 @@ def evaluate(data, split, processor, config, tmp_path):
     return data.compute_metrics(split, features, predictions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder", "metric"),
     [
@@ -62,6 +63,7 @@ def test_encoders(shared_data, minilm, tmp_path, name, folder, metric):
     assert all(type(value) is float for value in measured.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_language_models(shared_data, minilm, letters, tmp_path, objective):
     data = get_task("wikitext-2").load(shared_data / "wikitext-2", ["dev"], limit=4, objective=objective)

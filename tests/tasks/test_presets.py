@@ -42,6 +42,7 @@ ROWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "folder"), ROWS)
 def test_rows_of_the_real_data(shared_data, name, folder):
     task, expected = get_task(name), ROWS[name, folder]
@@ -59,6 +60,7 @@ def test_rows_of_the_real_data(shared_data, name, folder):
                 task.load(shared_data / folder, [split])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "folder", "splits", "key"),
     [

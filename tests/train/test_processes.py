@@ -39,6 +39,7 @@ def run(launcher: list[str], method, base, data, out) -> dict:
     return json.loads(done.stdout)  # one object, however many processes there are
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["finetune", "distill"])
 def test_two_processes_equal_one(method, tmp_path):
     base = corpus.model_folder(tmp_path / "base", dropout=0.0)  # dropout draws other numbers in each process

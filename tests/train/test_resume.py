@@ -57,11 +57,13 @@ def kill_when(place: Path, out: Path, condition, *more: str) -> bool:
     return killed_when(command(place, out, *more), condition)
 
 
+@pytest.mark.slow
 def test_two_runs_give_the_same_bytes(place, undisturbed):
     finish(place, place / "again")
     assert digest(place / "again") == undisturbed[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seen"),
     [
@@ -83,6 +85,7 @@ def test_killed_and_resumed_ends_with_the_same_bytes(place, undisturbed, name, s
     assert not run.exists()
 
 
+@pytest.mark.slow
 def test_killed_again_and_again(place, undisturbed):
     """Each start is killed after its next checkpoint, one of them while the result itself is being written."""
     out = place / "often"
@@ -100,12 +103,14 @@ def test_killed_again_and_again(place, undisturbed):
     assert [path.name for path in place.iterdir() if "often" in path.name] == ["often"]
 
 
+@pytest.mark.slow
 def test_a_finished_run_resumes_to_its_own_result(place, undisturbed):
     summary = finish(place, place / "undisturbed", "--resume")
     assert summary["metrics"] == undisturbed[1]["metrics"]
     assert digest(place / "undisturbed") == undisturbed[0]
 
 
+@pytest.mark.slow
 def test_other_settings_and_forgotten_resume_are_refused(place):
     out = place / "changed"
     run = out.with_name("changed.training")

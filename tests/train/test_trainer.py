@@ -86,6 +86,7 @@ def test_equals_a_bare_loop(tmp_path):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulation", [2, 4])
 def test_accumulation_changes_nothing(tmp_path, accumulation):
     model, twin = still(), still()
@@ -94,6 +95,7 @@ def test_accumulation_changes_nothing(tmp_path, accumulation):
     assert losses(parts) == pytest.approx(losses(whole), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["roberta", "llama", "gpt2"])
 def test_accumulation_weighs_tokens_and_not_parts(tmp_path, family):
     """Texts of different lengths: the loss is a mean over the tokens of the batch, however it is cut."""
@@ -256,6 +258,7 @@ class StopNowError(Exception):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [2, 3, 5])
 def test_data_drawn_anew_each_epoch_is_the_same_after_an_interruption(tmp_path, stop):
     """Masked language modelling with the real masking: interrupted at a step, resumed from the checkpoint before."""

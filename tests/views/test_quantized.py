@@ -131,6 +131,7 @@ def test_what_is_no_number_is_an_error(name):
         quantize_weight(weight, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEVELS)
 @pytest.mark.parametrize("family", ["bert", "gpt2", "gpt_neox", "modernbert"])
 @pytest.mark.parametrize("granularity", [("matrix", None), ("row", None), ("group", 10)], ids=str)

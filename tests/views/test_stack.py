@@ -66,6 +66,7 @@ def view_everything(model, order=("ternary", "mask"), seed=0):
     return widths
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("view", ["ternary", "mask"])
 def test_each_matrix_shows_what_its_view_says_and_no_other_changes(family, view):
@@ -81,6 +82,7 @@ def test_each_matrix_shows_what_its_view_says_and_no_other_changes(family, view)
             assert torch.equal(other.weight, made(before[name]) if name == role else before[name]), (role, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("order", [("ternary", "mask"), ("mask", "ternary"), ("mask",), ("ternary",), ()])
 def test_baked_equals_viewed_and_strip_returns_the_base(family, order):
@@ -122,6 +124,7 @@ def test_nested_equals_narrowed_for_good(family):
     assert_equal_enough(outputs(model, family), outputs(narrow, family))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("narrow", ["baked", "kept"])
 def test_a_narrowed_model_can_be_saved_and_loaded_by_anyone(family, narrow, tmp_path):
@@ -171,6 +174,7 @@ def test_deepcopy_is_independent(family):
     assert_equal_enough(outputs(model, family), viewed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_saved_and_restored_without_pickle(family, tmp_path):
     model = zoo.build(family)

@@ -67,6 +67,7 @@ def assert_same(one, other, inputs):
     assert all(torch.equal(before, after) for before, after in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_every_family_is_saved_packed_and_loaded_bit_for_bit(family, tmp_path):
     build = zoo.build if family in ("mpnet", "qwen2") else zoo.build_headed  # their heads want other inputs
@@ -115,6 +116,7 @@ def test_a_pipeline_answers_as_the_model_in_memory(tmp_path):
         assert answer["score"] == pytest.approx(float(expected[model.config.label2id[answer["label"]]]), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_importing_slimformer_is_enough_whichever_comes_first(tmp_path):
     quantized(tiny_bert()).save_pretrained(tmp_path / "out")
     load = f"m = transformers.AutoModelForSequenceClassification.from_pretrained({str(tmp_path / 'out')!r})\n"
@@ -178,6 +180,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("store", ["fast", "small"])
 def test_a_ternary_bert_is_a_fifteenth_on_disk(shape, store, tmp_path):

@@ -45,6 +45,7 @@ def learned(result):
     return 1 - np.mean(losses[-4:]) / np.mean(losses[:4])
 
 
+@pytest.mark.slow
 def test_the_student_is_a_plain_checkpoint(place, tmp_path):
     result = distill(place, out=tmp_path / "out", max_steps=60, lr=1e-2)
     assert learned(result) > 0.3
@@ -81,6 +82,7 @@ def test_a_start_from_the_teacher_keeps_its_end(place):
     assert not torch.equal(ours.value.weight, teacher.value.weight[:24, :24])  # and learns the rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "terms"),
     [
@@ -148,6 +150,7 @@ def test_pooled_embeddings_train_the_whole_student(place):
 TEACHERS = [family for family in zoo.TEXTS if family not in ("qwen2", "qwen3", "gemma", "gpt_neox")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", TEACHERS)
 def test_teachers_of_every_kind(family, place, tmp_path):
     zoo.build(family).save_pretrained(tmp_path / "teacher")
@@ -159,6 +162,7 @@ def test_teachers_of_every_kind(family, place, tmp_path):
     assert type(hf.AutoModel.from_pretrained(tmp_path / "out")) is type(result.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "dtype"), [("vit", "float32"), ("deit", "float32"), ("vit_mae", "float32"), ("vit_mae", "bfloat16")]
 )
@@ -181,6 +185,7 @@ def test_teachers_that_see(family, dtype, tmp_path):
     assert Anatomy.of(hf.AutoModel.from_pretrained(tmp_path / "out")).hidden == 24
 
 
+@pytest.mark.slow
 def test_soft_labels_of_a_classifier_and_of_a_language_model(place, tmp_path):
     data = corpus.data_folder(tmp_path / "data")
     slimformer.finetune(
@@ -211,6 +216,7 @@ def test_a_student_that_is_there_already(place, tmp_path):
     assert [step.method for step in artifact.read_manifest(tmp_path / "second").steps] == ["distill", "distill"]
 
 
+@pytest.mark.slow
 def test_auto_tries_every_block_and_notes_its_choice(place, tmp_path):
     report = tmp_path / "r" / "out.html"
     result = distill(place, teacher_layer="auto", probe_steps=2, out=tmp_path / "out", report=report)
@@ -230,6 +236,7 @@ def test_a_report_that_cannot_be_written_is_found_before_the_work(place, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_auto_can_be_judged_by_labels(place, tmp_path):
     result = distill(
         place, teacher_layer="auto", probe_steps=2, out=tmp_path / "out", task="classification",
@@ -241,6 +248,7 @@ def test_auto_can_be_judged_by_labels(place, tmp_path):
     assert artifact.read_manifest(result.task.folder).steps[0].method == "distill"
 
 
+@pytest.mark.slow
 def test_the_cache_changes_nothing(place, tmp_path):
     plain = distill(place, max_steps=20)
     kept = [distill(place, max_steps=20, teacher_cache=tmp_path / "cache") for _ in range(2)]
@@ -263,6 +271,7 @@ def flags(place, text):
     return ["distill", "--teacher", place / "teacher", "--corpus", text, *shape, *steps]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_is_undisturbed(place, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text((place / "text.txt").read_text())
@@ -336,6 +345,7 @@ def test_other_tokens_are_refused(place, tmp_path):
         distill(place, student=tmp_path / "other", layers=None, hidden=None, heads=None)
 
 
+@pytest.mark.slow
 def test_the_real_teacher_on_real_text(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("\n".join(["the film was long but lovely", "shares fell on monday", "how do I boil an egg"] * 60))

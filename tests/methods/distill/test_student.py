@@ -23,6 +23,7 @@ def forward(model, family):
         return model.eval()(**zoo.inputs_for(family))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("start", ["random", "truncate", "spaced"])
 def test_every_family_in_a_smaller_shape(family, start, tmp_path):
@@ -70,6 +71,7 @@ def test_sliced_heads_are_the_first_dimensions_of_the_first_heads():
     assert torch.equal(Anatomy.of(student).blocks[0].query.weight, wanted)
 
 
+@pytest.mark.slow
 def test_factorised_embeddings_make_a_model_anyone_can_load(tmp_path):
     student = build_student(zoo.build("bert"), StudentShape(layers=2, embedding=16, start="spaced"))
     assert student.config.model_type == "electra"

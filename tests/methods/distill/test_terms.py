@@ -26,6 +26,7 @@ def headed(folder, model):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "parts"),
     [
@@ -73,6 +74,7 @@ def test_a_head_for_masked_tokens_is_left_behind_unless_the_student_has_one(plac
     assert type(hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "kept")) is type(result.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_decoders_learn_the_next_token(place, tmp_path, family):  # noqa: F811
     teacher = headed(tmp_path / "teacher", zoo.build(family))
@@ -92,6 +94,7 @@ def test_shorthands_and_terms_train_the_same_weights(place):  # noqa: F811
         assert all(torch.equal(weight, one.model.state_dict()[name]) for name, weight in model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terms", ["relations, mlm", "hidden[all], attention-scores[all], pooled"])
 def test_accumulation_changes_nothing(place, terms):  # noqa: F811
     still = {"teacher": place / "still", "terms": terms, "layers": 2}
@@ -143,6 +146,7 @@ def toy():
     TERMS.remove("toy")
 
 
+@pytest.mark.slow
 def test_a_term_from_outside(place, tmp_path, toy):  # noqa: F811
     shape = ["--layers", 1, "--hidden", 24, "--heads", 4, "--max-length", 16, "--max-steps", 30, "--batch-size", 8]
     files = ["--teacher", place / "teacher", "--corpus", place / "text.txt", "--lr", 1e-2, "--log-every", 1]

@@ -52,6 +52,7 @@ def settings(shelf, **more):
     return MaskConfig.make({**{k: v for k, v in QUICK.items() if k != "quiet"}, "model": shelf / "base", **more})
 
 
+@pytest.mark.slow
 def test_initial_sparsity(shelf):
     config = settings(shelf, data=shelf / "data", max_steps=2)
     data = check(sparsity_sweep(config, (0.05, 0.9), seeds=(0, 1)))
@@ -61,6 +62,7 @@ def test_initial_sparsity(shelf):
     assert data["runs"][1]["mean"] == pytest.approx(np.mean(data["runs"][1]["values"]))
 
 
+@pytest.mark.slow
 def test_which_blocks(shelf):
     data = check(layer_sweep(settings(shelf, data=shelf / "data", max_steps=2)))
     assert [(run["direction"], run["blocks"]) for run in data["runs"]] == [

@@ -37,6 +37,7 @@ def test_what_can_be_combined_how():
     assert ends.tolist() == [[0, 0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "question-answering"])
 def test_masks_of_several_seeds(kind, tmp_path):
     base = corpus.model_folder(tmp_path / "base")

@@ -47,6 +47,7 @@ def same(one, other):
         assert one[name].numpy().tobytes() == other[name].numpy().tobytes(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 def test_only_scores_learn_and_the_file_gives_the_model_back(family, tmp_path):
     model, masking = start(family, tmp_path / "base")
@@ -77,6 +78,7 @@ def test_only_scores_learn_and_the_file_gives_the_model_back(family, tmp_path):
     assert all(not name.startswith(f"{model.base_model_prefix}.") for name in file.whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", UNPINNED)
 @pytest.mark.parametrize("anneal", [False, True])
 def test_neurons_and_heads_are_removed_for_real(family, anneal, tmp_path):

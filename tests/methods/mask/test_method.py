@@ -77,6 +77,7 @@ def test_the_seed_decides_and_nothing_else_does(base, data):
     assert state(one.model) != state(other.model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["bert", "llama"])
 @pytest.mark.parametrize("kind", ["classification", "regression", "tagging", "multiple-choice", "question-answering"])
 def test_every_kind(kind, family, tmp_path):
@@ -109,6 +110,7 @@ def test_images(tmp_path):
     assert measured["metrics"] == result.metrics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("anneal", [False, True])
 def test_units_are_removed_and_come_back_from_the_file(base, data, anneal, tmp_path):
     settings = {"structured": "both", "sparsity": 0.5, "anneal": anneal}
@@ -182,6 +184,7 @@ def test_a_base_without_safetensors_is_refused_before_any_work(base, data, tmp_p
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_minilm_takes_one_bit_per_weight(tmp_path):
     """The whole folder but the head, against what the issue allows: 1.05 bits per masked weight."""
     data = corpus.data_folder(tmp_path / "data", train=8, dev=4)
@@ -195,6 +198,7 @@ def test_minilm_takes_one_bit_per_weight(tmp_path):
     assert stored * 8 / file.masked_weights <= 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"needs the real data in {SHARED}")
 @pytest.mark.parametrize(
     ("task", "folder", "more"),

@@ -207,6 +207,7 @@ def test_pictures(models):
     assert torch.equal(one.data["teacher"], attention_maps(models[0], batch)[-1][0, 3])
 
 
+@pytest.mark.slow
 def test_sweeps(tmp_path):
     base = corpus.model_folder(tmp_path / "base")
     data = corpus.data_folder(tmp_path / "data", train=32, dev=16)

@@ -84,6 +84,7 @@ def assert_reloads_to_the_bit(result, folder, tmp_path):
     slimformer.verify(folder)
 
 
+@pytest.mark.slow
 def test_three_bits_from_training_to_reloading(tuned, data, tmp_path):
     folder = tmp_path / "out"
     result = quantize(model=tuned, data=data, out=folder, weights="3", **{**SETTINGS, "max_steps": 30})
@@ -100,6 +101,7 @@ def test_three_bits_from_training_to_reloading(tuned, data, tmp_path):
     assert_reloads_to_the_bit(result, folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_three_bits_are_exported_as_four(tuned, data, tmp_path):
     pytest.importorskip("onnxruntime")
     import onnx
@@ -137,6 +139,7 @@ def test_a_view_of_a_foreign_format_trains(toy):
     assert torch.equal(linear.weight, quantize_weight(linear.parametrizations.weight.original, toy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("store", "layout", "size"), [("fast", "toy", 11), ("small", "toy-small", 12)])
 def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path, store, layout, size):
     assert QuantizeConfig(weights="toy").weights == "toy"
@@ -148,6 +151,7 @@ def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path,
     assert_reloads_to_the_bit(result, folder, tmp_path)
 
 
+@pytest.mark.slow
 def test_what_no_operator_of_onnx_holds_is_exported_in_float(toy, tuned, data, tmp_path):
     pytest.importorskip("onnxruntime")
     from slimformer.integrations.onnx import to_onnx

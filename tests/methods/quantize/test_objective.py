@@ -41,6 +41,7 @@ def batch_for(family, padding="right"):
     return inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kd", ["map+output", "output+map", "mha", "score", "hidden"])
 @pytest.mark.parametrize("family", HEADED)
 def test_every_family_learns(family, kd):
@@ -179,6 +180,7 @@ def test_two_stages_learn_from_layers_and_then_from_logits():
     assert not any(NAME in name for name in twin.state_dict())
 
 
+@pytest.mark.slow
 def test_automatic_balance_makes_both_terms_pull_alike():
     teacher, student = pair("bert")
     objective = objective_for(teacher, student, balance="auto")

@@ -32,6 +32,7 @@ def run(launcher: list[str], *arguments) -> dict:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_two_processes_learn_as_one(tmp_path):
     base = corpus.model_folder(tmp_path / "base", dropout=0.0)  # dropout draws other numbers in each process
     data = corpus.data_folder(tmp_path / "data")

@@ -57,6 +57,7 @@ def levels(weight):
     return max(len(row.unique()) for row in weight)
 
 
+@pytest.mark.slow
 def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(tuned, data, tmp_path):
     result = run(tuned, data, tmp_path / "out", max_steps=40, epochs=6, batch_size=16)
     assert result.metrics["accuracy"] > 0.9
@@ -98,6 +99,7 @@ def test_the_model_goes_by_codes_and_small_floats(tuned, data):
         assert torch.equal(tensor, expected), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -123,6 +125,7 @@ def test_every_setting_runs(tuned, data, settings):
     assert not any("slimformer" in name for name in result.model.state_dict())
 
 
+@pytest.mark.slow
 def test_gradient_checkpointing_changes_nothing(tuned, data):
     settings = {"max_steps": 2, "weight_decay": 0.0}
     plain, spared = (run(tuned, data, gradient_checkpointing=each, **settings).model for each in (False, True))
@@ -130,6 +133,7 @@ def test_gradient_checkpointing_changes_nothing(tuned, data):
         assert torch.equal(weight, spared.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_a_bare_base_is_fine_tuned_first(base, data, tmp_path):
     result = quantize(model=base, task="classification", data=data, out=tmp_path / "out", **QUICK)
     assert result.folder == tmp_path / "out"
@@ -167,6 +171,7 @@ def test_shorthands_and_terms_train_the_same_weights(tuned, data):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
@@ -198,6 +203,7 @@ def test_objectives_that_cannot_be(tuned, data, settings, message):
         run(tuned, data, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"balance": "auto"}, {"stages": 2, "first_stage": 4}], ids=str)
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path, monkeypatch, more):
     settings = {"max_steps": 8, "save_every": 3, "threads": 1, **more}
@@ -273,6 +279,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real data in {DATA}")
 @pytest.mark.parametrize("task", CASES)
 def test_every_kind_of_task_on_real_rows(task, tmp_path, request):

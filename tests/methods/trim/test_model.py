@@ -88,6 +88,7 @@ def test_models_with_a_head(family):
         assert torch.equal(new_logits, logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", zoo.TEXTS)
 def test_language_models_keep_their_ties_and_load_again(family, tied, tmp_path):
@@ -181,6 +182,7 @@ def test_what_cannot_be_trimmed():
         trim_model(model, range(50))
 
 
+@pytest.mark.slow
 def test_minilm_on_the_docstrings_of_python(tmp_path):
     folder = models.resolve("minilm")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()

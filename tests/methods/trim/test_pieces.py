@@ -24,6 +24,7 @@ from slimformer.methods.trim.vocabulary import open_vocabulary
 from tests.methods.trim import toys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", toys.CLASSES)
 def test_counts_are_those_of_the_tokenizer(kind):
     tokenizer = toys.tokenizer(kind)
@@ -36,6 +37,7 @@ def test_counts_are_those_of_the_tokenizer(kind):
     assert len(counts) == len(tokenizer)
 
 
+@pytest.mark.slow
 def test_counting_takes_as_much_memory_for_much_text_as_for_little(tmp_path):
     tokenizer = toys.tokenizer("bert")
     text = "\n".join(text.replace("\n", " ") for text in toys.docstrings(20)) + "\n"
@@ -50,6 +52,7 @@ def test_counting_takes_as_much_memory_for_much_text_as_for_little(tmp_path):
     assert peaks[1] < 1.2 * peaks[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", toys.CLASSES)
 @pytest.mark.parametrize("coverage", [0.9, 0.99, 1.0])
 def test_coverage_is_reached_and_not_by_more_than_needed(kind, coverage):

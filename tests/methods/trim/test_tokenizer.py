@@ -43,6 +43,7 @@ def assert_same(tokenizer, trimmed, kept: list[int], texts) -> None:
         assert [kept[piece_id] for piece_id in ids(trimmed, text)] == ids(tokenizer, text), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", AWKWARD)
 @settings(max_examples=80, deadline=None)
 @given(seed=st.integers(0, 2**32), texts=st.lists(TEXTS, min_size=1, max_size=6), other=TEXTS)
@@ -58,6 +59,7 @@ def test_any_covered_text_is_split_the_same_by_any_vocabulary(kind, seed, texts,
     assert max(ids(trimmed, other)) < len(kept) == len(trimmed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", toys.CLASSES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -78,6 +80,7 @@ def test_any_covered_text_is_split_the_same_by_every_class(kind, data):
         assert_same(tokenizer, trimmed, kept, [other])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", toys.CLASSES)
 def test_a_chosen_tokenizer_saved_and_loaded_again_is_the_same(kind, tmp_path):
     tokenizer = toys.tokenizer(kind)
@@ -186,6 +189,7 @@ def test_a_class_that_makes_something_else_of_its_file_is_refused():
         trim_tokenizer(tokenizer, smallest(tokenizer, ["a"]))
 
 
+@pytest.mark.slow
 def test_a_real_decoder(stories):
     tokenizer = AutoTokenizer.from_pretrained(stories)
     texts = toys.docstrings(60)
