@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 
 import pytest
@@ -304,18 +303,24 @@ def test_every_kind_of_task_on_real_rows(task, tmp_path, request):
     assert (tmp_path / "out.finetuned").exists() == (base != "stories")
 
 
-def test_the_command_reads_its_flags(tuned, data, tmp_path, capsys):
-    from cyclopts import App
-    from slimformer.cli.quantize import quantize_model
-
-    app = App(result_action="return_value")
-    app.command(quantize_model, name="quantize")
-    words = f"quantize --model {tuned} --task classification --data {data} --weights 4 --embedding ternary "
-    words += f"--activations int8 --granularity group --group-size 16 --out {tmp_path / 'out'} --max-steps 2 --quiet "
-    words += "--stages 2 --kd map+output "
-    app(words + "--batch-size 8 --json", exit_on_error=False, print_error=False)
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["steps"] == 2
+def test_the_command_reads_its_flags(tuned, data, tmp_path):
+    flags = {
+        "--model": tuned,
+        "--task": "classification",
+        "--data": data,
+        "--weights": 4,
+        "--embedding": "ternary",
+        "--activations": "int8",
+        "--granularity": "group",
+        "--group-size": 16,
+        "--stages": 2,
+        "--kd": "map+output",
+        "--max-steps": 2,
+        "--batch-size": 8,
+        "--out": tmp_path / "out",
+    }
+    done = runs.run("quantize", *(word for flag in flags.items() for word in flag), "--quiet", "--json").json
+    assert done["steps"] == 2
     config = read_manifest(tmp_path / "out").steps[-1].config
     assert (config["weights"], config["embedding"], config["group_size"], config["stages"]) == (
         "int4",
