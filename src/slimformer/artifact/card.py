@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from slimformer.artifact.storage.handler import plain_text
 from slimformer.registry import STORAGE
-from slimformer.tasks.kinds import pipeline_tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,6 +41,8 @@ def _front_matter(manifest: Manifest) -> str:
     # Only an owner/name is a name the Hub can follow.
     if origin is not None and origin.count("/") == 1:
         lines.append(f"base_model: {json.dumps(origin, ensure_ascii=False)}")
+    from slimformer.tasks.kinds import pipeline_tag
+
     tag = pipeline_tag(manifest.model.architecture, None if manifest.task is None else manifest.task.kind)
     if tag is not None:
         lines.append(f"pipeline_tag: {tag}")

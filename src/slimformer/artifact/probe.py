@@ -15,7 +15,6 @@ from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from slimformer.artifact.manifest import Record
 from slimformer.errors import ArtifactError
-from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -189,6 +188,8 @@ def _image_batch(config: Any) -> dict[str, ProbeInput]:
 
 def _token_batch(model: PreTrainedModel) -> dict[str, ProbeInput]:
     import torch
+
+    from slimformer.tasks.kinds import input_axes
 
     config: Any = model.config
     table: Any = model.get_input_embeddings()
