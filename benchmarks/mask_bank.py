@@ -100,7 +100,7 @@ def load_lora(folder: Path, tasks: int) -> tuple[Any, Any]:
 
 def load_plain(folder: Path, tasks: int) -> tuple[Any, Any]:
     """A whole model for each task."""
-    models = {
+    checkpoints = {
         f"task{number}": AutoModelForSequenceClassification.from_pretrained(folder / "plain" / f"task{number}").eval()
         for number in range(tasks)
     }
@@ -109,11 +109,11 @@ def load_plain(folder: Path, tasks: int) -> tuple[Any, Any]:
     def ask(requests: dict[str, list[str]]) -> Any:
         with torch.inference_mode():
             return {
-                name: models[name](**tokenizer(texts, padding=True, return_tensors="pt")).logits
+                name: checkpoints[name](**tokenizer(texts, padding=True, return_tensors="pt")).logits
                 for name, texts in requests.items()
             }
 
-    return models, ask
+    return checkpoints, ask
 
 
 LOADERS: dict[str, Any] = {
