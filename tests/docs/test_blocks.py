@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slimformer.anatomy import family
+from slimformer.registry import COMMANDS, FORMATS, KINDS, METHODS, STORAGE, TERMS
 from tests.docs import pages, running
 
 ALL_PAGES = {pages.title(page): page for page in pages.pages()}
@@ -18,7 +19,9 @@ LEFT_OUT = 2
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(family, "_families", dict(family._families))  # a page adds one
+    monkeypatch.setattr(family, "_families", dict(family._families))  # a page adds one, others to the registries
+    for each in (METHODS, COMMANDS, TERMS, FORMATS, STORAGE, KINDS):
+        monkeypatch.setattr(each, "_added", dict(each._added))
     return running.Reader(tmp_path)
 
 
