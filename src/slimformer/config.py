@@ -6,14 +6,17 @@ A field's description is written once and serves as help of the command line and
 from __future__ import annotations
 
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from slimformer.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+#: A count of which there is at least one.
+Positive = Annotated[int, Field(ge=1)]
 
 
 class Config(BaseModel):

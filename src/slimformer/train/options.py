@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from slimformer.config import Config
-
-Positive = Annotated[int, Field(ge=1)]
+from slimformer.config import Config, Positive
 
 
 class StepOptions(Config):
