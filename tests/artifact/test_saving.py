@@ -17,6 +17,7 @@ from torch.nn.utils import parametrize
 
 from slimformer.artifact import Base, Step, fingerprint, load, read_manifest, save, verify
 from slimformer.artifact.card import write_card
+from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models import resolve
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
@@ -350,6 +351,12 @@ def test_reference_to_code_is_not_carried_on(tmp_path: Path) -> None:
     load(tmp_path / "out")
 
 
+def replace_slowly(artifact: Path) -> None:
+    with staging(artifact, needed=0, overwrite=True) as stage:
+        (stage / "slimformer.json").write_text("{}")
+        (artifact / "notes.txt").write_text("mine")
+
+
 class TestOverwrite:
     def test_refuses_unless_asked(self, artifact: Path) -> None:
         with pytest.raises(ArtifactError, match="overwrite=True"):
@@ -362,10 +369,34 @@ class TestOverwrite:
         assert not (artifact / "tokenizer.json").exists()
         assert [path.name for path in artifact.parent.iterdir()] == [artifact.name]
 
-    def test_replaces_a_damaged_one(self, artifact: Path) -> None:
-        (artifact / "slimformer.json").write_text("{")
+    def test_replaces_one_that_has_lost_a_file(self, artifact: Path) -> None:
+        (artifact / "model.safetensors").unlink()
         save(artifact, tiny_bert(), step=STEP, overwrite=True)
         verify(artifact)
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("notes.txt", "`notes.txt` is none of its files"),
+            ("deep/er/notes.txt", "`deep/er/notes.txt` is none of its files"),
+            ("thesis.pdf", "holds `thesis.pdf`, which does not belong there"),
+            ("README.md", "`README.md` was changed"),
+            ("slimformer.json", "slimformer.json` is not valid JSON"),
+        ],
+    )
+    def test_never_replaces_what_the_user_has_put_there(self, artifact: Path, name: str, reason: str) -> None:
+        (artifact / name).parent.mkdir(parents=True, exist_ok=True)
+        (artifact / name).write_text("mine")
+        with pytest.raises(ArtifactError, match=r"is not replaced, as not all of it .*; move it away") as refused:
+            save(artifact, tiny_bert(), step=STEP, overwrite=True)
+        assert reason in str(refused.value)
+        assert (artifact / name).read_text() == "mine"
+
+    def test_what_is_put_there_while_saving_stays(self, artifact: Path) -> None:
+        with pytest.raises(ArtifactError, match="`notes.txt` is none of its files"):
+            replace_slowly(artifact)
+        assert (artifact / "notes.txt").read_text() == "mine"
+        assert [path.name for path in artifact.parent.iterdir()] == [artifact.name]
 
     def test_writes_where_nothing_is(self, tmp_path: Path) -> None:
         save(tmp_path / "out", tiny_bert(), step=STEP, overwrite=True)

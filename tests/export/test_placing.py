@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from slimformer.artifact.ownership import mark
 from slimformer.errors import ArtifactError
 from slimformer.integrations.onnx.exporting import check_place, check_space, data_beside, staged
 from tests import runs
@@ -28,10 +29,14 @@ def test_nothing_is_left_of_a_failure(tmp_path):
 def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path):
     left = tmp_path / ".model.onnx.tmp-01234567"
     left.mkdir()
+    mark(left)
     (left / "model.onnx").write_bytes(b"half")
+    others = tmp_path / ".model.onnx.tmp-76543210"  # a folder of that name that no export has made
+    others.mkdir()
+    (others / "notes.txt").write_text("mine")
     with staged(tmp_path / "model.onnx") as draft:
         draft.write_bytes(b"whole")
-    assert runs.listing(tmp_path) == {"model.onnx"}
+    assert runs.listing(tmp_path) == {"model.onnx", others.name, f"{others.name}/notes.txt"}
 
 
 def test_what_is_there_stays_until_the_new_one_is_whole(tmp_path):

@@ -1,4 +1,4 @@
-"""Where a run works: nobody else does at the same time."""
+"""Where a run works: nobody else does at the same time, and what somebody else put there stays."""
 
 from __future__ import annotations
 
@@ -6,22 +6,113 @@ import pytest
 
 from slimformer.errors import TrainingError
 from slimformer.methods.method import RunOptions
-from slimformer.methods.run import OutputDirectory
+from slimformer.methods.output import OutputDirectory
+from tests import runs
+
+SETTINGS = {"lr": 1}
+RESUME = RunOptions(resume=True)
 
 
-def test_a_run_keeps_others_out_while_it_works(tmp_path):
-    place, settings = OutputDirectory.of(str(tmp_path / "out")), {"lr": 1}
-    with place.working(settings):
-        for attempt in (lambda: place.check(settings, RunOptions(resume=True)), place.working(settings).__enter__):
-            with pytest.raises(TrainingError, match=r"another run is at work in `.*out\.training`; wait"):
-                attempt()
+@pytest.fixture
+def place(tmp_path) -> OutputDirectory:
+    return OutputDirectory.of(str(tmp_path / "out"))
+
+
+def test_a_run_keeps_others_out_while_it_works(place, tmp_path):
+    with place.working() as folder:
+        for begin in (lambda: None, lambda: folder.begin(SETTINGS, resume=False)):
+            begin()
+            for options in (RESUME, RunOptions()):
+                with pytest.raises(TrainingError, match=r"another run is at work in `.*out\.training`; wait"):
+                    place.check(SETTINGS, options)
+            with pytest.raises(TrainingError, match="another run is at work"):
+                place.working().__enter__()
     assert not list(tmp_path.iterdir())
-    place.check(settings, RunOptions(resume=True))
+    place.check(SETTINGS, RESUME)
 
 
-def test_a_run_that_failed_lets_go(tmp_path):
-    place, settings = OutputDirectory.of(str(tmp_path / "out")), {"lr": 1}
-    with pytest.raises(KeyboardInterrupt), place.working(settings):
+def test_a_run_that_failed_lets_go(place, tmp_path):
+    with pytest.raises(KeyboardInterrupt), place.working() as folder:
+        folder.begin(SETTINGS, resume=False)
         raise KeyboardInterrupt
-    with place.working(settings) as folder:
-        assert folder.is_dir()
+    assert not list(tmp_path.iterdir())
+    with place.working() as folder:
+        assert folder.path.is_dir()
+
+
+def test_parents_that_were_made_for_nothing_go_again(tmp_path):
+    with pytest.raises(ZeroDivisionError), OutputDirectory.of(str(tmp_path / "a" / "b" / "out")).working():
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_the_user_is_refused_and_stays(place, tmp_path):
+    (tmp_path / "out.training").mkdir()
+    (tmp_path / "out.training" / "settings.json").write_text("{}")  # a name that others use as well
+    for attempt in (lambda: place.check({}, RESUME), place.working().__enter__):
+        with pytest.raises(TrainingError, match=r"out\.training` .* was made by no run, so it is left alone"):
+            attempt()
+    place.training.clear()
+    place.training.remove()
+    assert runs.listing(tmp_path) == {"out.training", "out.training/settings.json"}
+
+
+@pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
+def test_a_link_is_refused_and_not_written_through(target, place, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out.training").symlink_to(tmp_path / target)
+    for attempt in (lambda: place.check({}, RESUME), place.working().__enter__):
+        with pytest.raises(TrainingError, match=r"out\.training` is a link"):
+            attempt()
+    place.training.clear()
+    assert runs.listing(tmp_path) == {"out.training", "elsewhere"}
+
+
+def test_a_link_inside_is_refused_too(place, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    unfinished(place)
+    (tmp_path / "out.training" / "checkpoint-2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(TrainingError, match=r"checkpoint-2` is a link"):
+        place.check(SETTINGS, RESUME)
+    assert (tmp_path / "out.training" / "checkpoint-2").is_symlink()
+
+
+def unfinished(place: OutputDirectory) -> None:
+    """Leave what a run leaves that is killed before its first checkpoint."""
+    with place.training.claimed():
+        place.training.begin(SETTINGS, resume=False)
+
+
+def test_notes_of_the_user_outlive_the_run(place, tmp_path):
+    unfinished(place)
+    (tmp_path / "out.training" / "notes.txt").write_text("lr 1 seems too much")
+    with place.working() as folder:
+        folder.begin(SETTINGS, resume=True)
+        (folder.path / "checkpoint-1").mkdir()
+    assert runs.listing(tmp_path) == {"out.training", "out.training/notes.txt"}
+
+
+def test_another_run_is_not_taken_up_and_not_removed(place, tmp_path):
+    unfinished(place)
+    with pytest.raises(TrainingError, match="add `--resume`"):
+        place.check(SETTINGS, RunOptions())
+    with pytest.raises(TrainingError, match="had `lr` = `1`, not `2`"), place.working() as folder:
+        folder.begin({"lr": 2}, resume=True)
+    assert (tmp_path / "out.training" / "settings.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{" * 100_000])
+def test_settings_that_cannot_be_read_are_an_error(text, place, tmp_path):
+    unfinished(place)
+    (tmp_path / "out.training" / "settings.json").write_text(text)
+    with pytest.raises(TrainingError, match=r"settings\.json` .* to start anew"):
+        place.check(SETTINGS, RESUME)
+
+
+def test_checkpoints_without_settings_are_not_gone_on_with(place):
+    """A run that is killed while its folder is removed leaves some of it."""
+    with place.working() as folder:
+        (folder.path / "checkpoint-3").mkdir()
+        (folder.path / "best.safetensors").touch()
+        folder.begin(SETTINGS, resume=True)
+        assert {path.name for path in folder.path.iterdir()} == {".slimformer", "settings.json"}

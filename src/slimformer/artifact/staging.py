@@ -13,11 +13,12 @@ import re
 import secrets
 import shutil
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.ownership import check_replaceable, lock, mark, remove_own
 from slimformer.errors import ArtifactError, SlimformerError
 
 if TYPE_CHECKING:
@@ -57,18 +58,25 @@ def hidden_folder(target: Path) -> Iterator[Path]:
 
     What killed processes left of such folders goes first.
     """
-    _remove_leftovers(target, "tmp")
-    stage = target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
-    lock = None
+    for path in _leftovers(target, "tmp"):
+        handle = lock(path)  # a save that is running holds a lock on its own
+        if handle is not None:
+            remove_own(path)
+            os.close(handle)
+    place = target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
+    handle = None
     try:
+        place.mkdir()
+        handle = lock(place)
+        mark(place)
+        stage = place / "stage"
         stage.mkdir()
-        lock = _lock(stage)
         yield stage
     finally:
         # After an overwrite the former artifact lies here.
-        shutil.rmtree(stage, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
+        remove_own(place)
+        if handle is not None:
+            os.close(handle)
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
@@ -82,6 +90,7 @@ def _check_target(target: Path, overwrite: bool) -> None:
         )
     if not overwrite:
         raise ArtifactError(f"artifact `{target}` exists; give another folder, or overwrite=True to replace it")
+    check_replaceable(target)
 
 
 def _check_space(target: Path, needed: int) -> None:
@@ -98,7 +107,7 @@ def _no_space(target: Path, needed: int, free: int, reason: str) -> ArtifactErro
 
 
 def _explain(error: Exception, target: Path, needed: int) -> Exception:
-    code = _system_code(error)
+    code = system_code(error)
     if code is not None and code in FULL:
         return _no_space(target, needed, shutil.disk_usage(target.parent).free, os.strerror(code))
     if code is not None:
@@ -108,12 +117,13 @@ def _explain(error: Exception, target: Path, needed: int) -> Exception:
     return error
 
 
-def _system_code(error: Exception) -> int | None:
+def system_code(error: Exception) -> int | None:
+    """The number of what the system said when something could not be written; None for other errors."""
     if isinstance(error, OSError):
         return error.errno
     # safetensors reports what the system said as text.
-    found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return int(number[1]) if number else None
 
 
 def _sync(folder: Path) -> None:
@@ -134,15 +144,33 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all, and wait until it has reached the disk."""
+    draft = path.with_name(f"{path.name}.tmp")
+    try:
+        draft.write_bytes(content)
+        sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync(path.parent)
+
+
 def _publish(stage: Path, target: Path, overwrite: bool) -> None:
     if not overwrite or not target.exists():
         stage.rename(target)
-    elif not _exchange(stage, target):
+        sync(target.parent)
+        return
+    _check_target(target, overwrite)  # much may have been put there since
+    if not _exchange(stage, target):
         former = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
         target.rename(former)
         stage.rename(target)
     sync(target.parent)
-    _remove_leftovers(target, "old")
+    for path in _leftovers(target, "old"):
+        with suppress(ArtifactError):
+            check_replaceable(path)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -157,28 +185,10 @@ def _exchange(one: Path, other: Path) -> bool:
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
 
 
-def _lock(folder: Path) -> int | None:
-    """Hold a lock on `folder` for as long as this process lives; None when another one holds it."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
-
-
-def _remove_leftovers(target: Path, kind: str) -> None:
-    """Remove hidden folders of saves that were killed; a save that is running holds a lock on its own."""
-    for path in target.parent.glob(f".{_escaped(target.name)}.{kind}-????????"):
-        lock = _lock(path)
-        if lock is not None:
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+def _leftovers(target: Path, kind: str) -> list[Path]:
+    """Hidden folders of saves that were killed; a link of such a name is none."""
+    names = target.parent.glob(f".{_escaped(target.name)}.{kind}-{'[0-9a-f]' * 8}")
+    return [path for path in names if path.is_dir() and not path.is_symlink()]
 
 
 def _escaped(name: str) -> str:

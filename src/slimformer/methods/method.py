@@ -182,6 +182,8 @@ class Method(ABC, Generic[AnyConfig]):
     showcase: ClassVar[Showcase | None] = None
     #: Settings that change nothing in the result, so that a run may be resumed with others.
     beside: ClassVar[frozenset[str]] = frozenset({"out"})
+    #: Names of files it writes into the folder it trains in, beside checkpoints; what has another name is not removed.
+    files: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: AnyConfig, options: RunOptions) -> None:
         self.config = config

@@ -6,150 +6,20 @@ While a run is unfinished its checkpoints lie beside the result, in `OUT.trainin
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
-from slimformer.artifact.layout import MANIFEST
-from slimformer.errors import ConfigError, TrainingError
 from slimformer.methods.method import RunOptions, configure
+from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
-from slimformer.train import check_folder, checkpoints, prepare_folder, remove_folder
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from slimformer.config import Config
     from slimformer.methods.method import Method, Phase, RunResult
     from slimformer.train import Trained
-
-
-@dataclass(frozen=True)
-class OutputDirectory:
-    """Where the result of a run goes.
-
-    Args:
-        path: The folder of the result; None to keep it in memory and work in a temporary folder.
-    """
-
-    path: Path | None
-
-    @classmethod
-    def of(cls, out: str | None) -> OutputDirectory:
-        """The directory that `--out` names."""
-        if out is None:
-            return cls(None)
-        path = Path(out).expanduser()
-        if path.name in ("", ".."):
-            raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
-        return cls(path)
-
-    def check(self, settings: dict[str, Any], options: RunOptions) -> None:
-        """Refuse, before any work, a place that is taken or cannot be written; nothing is left there.
-
-        Of several processes the one that writes looks; the others might see what it has begun by then.
-        """
-        if self.path is None or not is_main():
-            return
-        check_writable(self.path, "--out")
-        check_folder(_training(self.path), settings, options.resume)
-        if _training(self.path).is_dir():
-            with _held(_training(self.path)):
-                pass
-        if self.path.exists() and not (self.path.is_dir() and not any(self.path.iterdir())):
-            if not options.overwrite:
-                raise TrainingError(f"`{self.path}` exists; choose another `--out`, or add `--overwrite` to replace it")
-            if not (self.path / MANIFEST).is_file():
-                raise TrainingError(f"`{self.path}` is no artifact, so it is not replaced; choose another `--out`")
-
-    @contextmanager
-    def working(self, settings: dict[str, Any]) -> Iterator[Path]:
-        """A folder to train in, removed in the end; a run that failed keeps it if it can be resumed from there."""
-        if self.path is None:
-            with tempfile.TemporaryDirectory(prefix="slimformer-", ignore_cleanup_errors=True) as folder:
-                yield Path(folder)
-            return
-        training = _training(self.path)
-        if is_main():
-            prepare_folder(training, settings)
-        with _held(training) if is_main() else nullcontext():
-            try:
-                yield training
-            except BaseException:
-                if is_main() and checkpoints.latest(training) is None:
-                    remove_folder(training)
-                raise
-            self.clear()
-
-    def finished(self, method: str, settings: dict[str, Any]) -> artifact.Loaded | None:
-        """The artifact of a run that had ended before it was asked to resume, if it is this very run's.
-
-        Args:
-            method: Name of the method.
-            settings: Its settings, without what is known only once the data are read.
-        """
-        if self.path is None or not (self.path / MANIFEST).exists():
-            return None
-        loaded = artifact.load(self.path)
-        step = loaded.manifest.steps[-1]
-        if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
-            return None
-        self.clear()
-        return loaded
-
-    def clear(self) -> None:
-        """Remove what the run needed until it was done."""
-        if self.path is not None and is_main():
-            remove_folder(_training(self.path))
-
-
-def is_main() -> bool:
-    """Whether this process is the one that writes."""
-    return int(os.environ.get("RANK", "0")) == 0
-
-
-def _training(out: Path) -> Path:
-    return out.with_name(f"{out.name}.training")
-
-
-@contextmanager
-def _held(training: Path) -> Iterator[None]:
-    """Keep other runs out of a folder; the system lets go of it however this process ends."""
-    if fcntl is None:
-        yield
-        return
-    handle = os.open(training, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise TrainingError(
-            f"another run is at work in `{training}`; wait until it ends, or choose another `--out`"
-        ) from error
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
-def check_writable(path: Path, flag: str) -> None:
-    """Make a folder where `path` will be, under the name its draft would have, and remove it again."""
-    there = next(parent for parent in path.absolute().parents if parent.exists())
-    try:
-        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TrainingError(f"`{path}` cannot be written: {reason}; choose another `{flag}`") from error
 
 
 #: What a run notes of itself beside its settings.
@@ -172,20 +42,22 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
 def _run(state: Method[Any]) -> RunResult:
     state.check()
     options, settings = state.options, state.settings
-    output = OutputDirectory.of(getattr(state.config, "out", None))
+    output = OutputDirectory.of(getattr(state.config, "out", None), state.files)
     done = output.finished(state.name, settings) if options.resume else None
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)
     output.check(settings, options)
-    for phase in state.phases():
-        run_phase(phase, options)
-    settings = {**settings, "data_digest": state.start()}
-    if not options.quiet:
-        show_notes(state.notes)
-    output.check(settings, options)
-    with output.working(settings) as folder:
-        trained = state.train(folder)
+    with output.working() as folder:
+        for phase in state.phases():
+            run_phase(phase, options)
+        settings = {**settings, "data_digest": state.start()}
+        if not options.quiet:
+            show_notes(state.notes)
+        output.check_free(options)  # much may have happened since
+        if is_main():
+            folder.begin(settings, options.resume)
+        trained = state.train(folder.path)
         state.finish()
         metrics = state.measure(trained)
         if output.path is not None and is_main():

@@ -1,9 +1,10 @@
 """Training: one loop for all methods, on `transformers.Trainer`."""
 
 from slimformer.objectives import Loss
+from slimformer.train.folder import TrainingFolder
 from slimformer.train.objective import CountedObjective, Objective
 from slimformer.train.options import StepOptions, TrainingOptions
-from slimformer.train.run import Trained, check_folder, prepare_folder, remove_folder, train
+from slimformer.train.run import Trained, train
 
 __all__ = [
     "CountedObjective",
@@ -11,9 +12,7 @@ __all__ = [
     "Objective",
     "StepOptions",
     "Trained",
+    "TrainingFolder",
     "TrainingOptions",
-    "check_folder",
-    "prepare_folder",
-    "remove_folder",
     "train",
 ]

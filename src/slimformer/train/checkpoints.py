@@ -1,62 +1,89 @@
 """Checkpoints of a run that survive a kill at any moment.
 
-A checkpoint counts once it is sealed: a last file lists every other file with its size, written after all of
-them have reached the disk. Whatever is not sealed, or does not match its seal, is treated as absent.
+A checkpoint counts once it is sealed: a last file lists every other file with its SHA-256, written after all of them
+have reached the disk. Whatever is not sealed, or does not match its seal, is treated as absent.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
-from slimformer.artifact.staging import sync
-from slimformer.errors import TrainingError
+from slimformer.artifact.checks import sum_file
+from slimformer.artifact.staging import sync, write_file
+from slimformer.errors import ArtifactError, TrainingError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
 
 SEAL = "sealed.json"
 PREFIX = "checkpoint-"
+#: Under this name the sum of the tensors stands in a file of weights.
+SUM = "sha256"
 
 
 def seal(checkpoint: Path) -> None:
     """Declare a checkpoint complete, after everything in it has reached the disk."""
-    sizes = {}
+    sums = {}
     for path in sorted(checkpoint.rglob("*")):
         if path.is_file():
             sync(path)
-            sizes[path.relative_to(checkpoint).as_posix()] = path.stat().st_size
-    draft = checkpoint / f"{SEAL}.tmp"
-    draft.write_text(json.dumps(sizes, indent=1))
-    sync(draft)
-    draft.rename(checkpoint / SEAL)
-    sync(checkpoint)
+            sums[path.relative_to(checkpoint).as_posix()] = sum_file(path).sha256
+    write_file(checkpoint / SEAL, json.dumps(sums, indent=1).encode())
 
 
 def is_sealed(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint is complete."""
+    """Tell whether a checkpoint was completed, without reading what is in it."""
+    return (checkpoint / SEAL).is_file()
+
+
+def damage(checkpoint: Path) -> str | None:
+    """What of a sealed checkpoint is not as it was written; None if all is."""
     try:
-        sizes = json.loads((checkpoint / SEAL).read_text())
-        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
+        sums = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
+        changed = [name for name, expected in sums.items() if sum_file(checkpoint / name).sha256 != expected]
+    except (OSError, ValueError, AttributeError):
+        return SEAL
+    except ArtifactError as error:
+        return error.reason
+    return changed[0] if changed else None
 
 
-def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run, or None."""
-    complete = [path for path in folder.glob(f"{PREFIX}*") if is_sealed(path)]
-    return max(complete, key=step_of, default=None)
+def latest(folder: Path, on_damage: Callable[[str], None] | None = None) -> Path | None:
+    """The newest complete checkpoint of a run, or None.
+
+    Args:
+        folder: The folder of the run.
+        on_damage: Told of a checkpoint that was complete once and is not used because it has changed since.
+    """
+    for path in sorted(_checkpoints(folder), key=step_of, reverse=True):
+        if not is_sealed(path):
+            continue
+        changed = damage(path)
+        if changed is None:
+            return path
+        if on_damage is not None:
+            on_damage(f"`{path}` is damaged (`{changed}` is not what was written) and is not used")
+    return None
+
+
+def any_sealed(folder: Path) -> bool:
+    """Whether a run can be resumed, as far as can be told without reading what lies there."""
+    return any(is_sealed(path) for path in _checkpoints(folder))
 
 
 def prune(folder: Path, keep: Path | None) -> None:
     """Remove every checkpoint but one; what is being removed loses its seal first."""
-    for path in folder.glob(f"{PREFIX}*"):
+    for path in _checkpoints(folder):
         if path != keep:
             (path / SEAL).unlink(missing_ok=True)
             shutil.rmtree(path)
@@ -64,10 +91,13 @@ def prune(folder: Path, keep: Path | None) -> None:
 
 def step_of(checkpoint: Path) -> int:
     """The optimizer step a checkpoint was taken after."""
-    number = checkpoint.name.removeprefix(PREFIX)
-    if not number.isdecimal():
-        raise TrainingError(f"`{checkpoint}` is not a checkpoint of a run; remove it and resume again")
-    return int(number)
+    return int(checkpoint.name.removeprefix(PREFIX))
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The folders of checkpoints; of other names, and links, we know nothing."""
+    paths = [path for path in folder.glob(f"{PREFIX}*") if re.fullmatch(rf"{PREFIX}\d+", path.name)]
+    return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
 def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -80,14 +110,21 @@ def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None 
             seen.add(key)
             tensors[name] = tensor.detach().contiguous()
     draft = path.with_suffix(".tmp")
-    save_file(tensors, draft, metadata={"format": "pt", **(metadata or {})})
-    sync(draft)
-    draft.rename(path)
+    try:
+        save_file(tensors, draft, metadata={"format": "pt", **(metadata or {}), SUM: _sum(tensors)})
+        sync(draft)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    sync(path.parent)
 
 
 def read_weights(model: nn.Module, path: Path) -> None:
     """Load a model's state from a file written by `write_weights` for the same model."""
+    expected = read_metadata(path).get(SUM)
     stored = load_file(path)
+    if expected != _sum(stored):
+        raise TrainingError(f"the weights in `{path}` are not what was written; remove `{path.parent}` to start anew")
     state = model.state_dict()
     pointers = {(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items() if name in stored}
     for name, tensor in state.items():
@@ -101,5 +138,19 @@ def read_weights(model: nn.Module, path: Path) -> None:
 
 def read_metadata(path: Path) -> dict[str, str]:
     """What was noted in a file beside the weights."""
-    with safe_open(path, framework="pt") as file:
-        return dict(file.metadata() or {})
+    try:
+        with safe_open(path, framework="pt") as file:
+            return dict(file.metadata() or {})
+    except SafetensorError as error:
+        raise TrainingError(f"`{path}` is damaged ({error}); remove `{path.parent}` to start anew") from error
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> str:
+    """A hash of tensors and their names."""
+    import torch
+
+    total = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return total.hexdigest()

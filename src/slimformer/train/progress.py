@@ -1,4 +1,4 @@
-"""How a run is going: a bar with the time left on a terminal, plain lines elsewhere."""
+"""When a run is measured and logged, and how it is going: a bar with the time left, or plain lines."""
 
 from __future__ import annotations
 
@@ -19,6 +19,24 @@ class LogAtTheEnd(TrainerCallback):
         """Ask for an entry after the last step."""
         if state.global_step >= state.max_steps:
             control.should_log = True
+
+
+class EvaluateEpochs(TrainerCallback):
+    """Have dev measured after each epoch and after the last step, before a checkpoint of the same step is written.
+
+    The loop itself measures epochs after that, and a run killed in between would never measure that epoch.
+
+    Args:
+        steps: Optimizer steps of an epoch.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Ask for an evaluation where an epoch ends."""
+        if state.global_step % self.steps == 0 or state.global_step >= state.max_steps:
+            control.should_evaluate = True
 
 
 class ProgressLines(TrainerCallback):

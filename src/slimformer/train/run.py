@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.staging import sync
+from slimformer.artifact.staging import FULL, system_code
 from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
     from slimformer.train.objective import Objective
     from slimformer.train.options import TrainingOptions
-
-SETTINGS = "settings.json"
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -74,11 +70,14 @@ def train(
     """
     from transformers import set_seed
 
-    from slimformer.train.progress import LogAtTheEnd, ProgressBar, ProgressLines
+    from slimformer.train.progress import EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
 
-    arguments = _arguments(options, folder, len(features), evaluation is not None)
+    epoch = math.ceil(len(features) / options.batch_size)
+    arguments = _arguments(options, folder, epoch, evaluation is not None)
     callbacks: list[Any] = [LogAtTheEnd()]
+    if evaluation is not None and options.eval_every is None:
+        callbacks.append(EvaluateEpochs(epoch))
     if not quiet:
         callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
     if options.tensorboard is not None:
@@ -101,9 +100,10 @@ def train(
         )
         _remove_printers(trainer)
         start = time.monotonic()
-        checkpoint = checkpoints.latest(folder)
+        checkpoint = checkpoints.latest(folder, _warn)
         try:
-            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            with writing(folder):
+                trainer.run(checkpoint)
         finally:
             for callback in callbacks:
                 if isinstance(callback, ProgressBar):
@@ -147,41 +147,29 @@ def _own_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__["forward"] = before
 
 
-def check_folder(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
-    """Refuse, before any work, a folder that holds another run or one that nobody asked to go on with."""
-    path = folder / SETTINGS
-    if not path.exists():
-        return
-    if not resume:
-        raise TrainingError(f"an unfinished run lies in `{folder}`; add `--resume` to go on with it, or remove it")
-    stored = json.loads(path.read_text())
-    current = json.loads(json.dumps(settings))
-    # What is not known yet (before the data are read) is compared later.
-    for name in sorted(current.keys()):
-        if stored.get(name) != current[name]:
-            raise TrainingError(
-                f"the run in `{folder}` had `{name}` = `{stored.get(name)}`, not `{current.get(name)}`; "
-                "resume with the same settings, or remove the folder to start anew"
-            )
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in one line that a disk is full; what was written before stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        code = system_code(error)
+        # PyTorch does not say why it could not write.
+        reason = os.strerror(code) if code in FULL else "writing failed" if "PytorchStreamWriter" in str(error) else ""
+        if not reason:
+            raise
+        free = shutil.disk_usage(folder).free
+        raise TrainingError(
+            f"no space to write a checkpoint in `{folder}` ({reason.lower()}), {free:,} bytes are free; free some "
+            "space, and go on with `--resume`"
+        ) from error
 
 
-def prepare_folder(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Make the folder of a run and note its settings in it."""
-    path = folder / SETTINGS
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".tmp")
-        draft.write_text(json.dumps(settings, indent=1, sort_keys=True))
-        sync(draft)
-        draft.rename(path)
+def _warn(message: str) -> None:
+    sys.stderr.write(f"note: {message}\n")
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove what a finished run left behind."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _arguments(options: TrainingOptions, folder: Path, examples: int, evaluates: bool) -> Any:
+def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bool) -> Any:
     import torch
     from transformers import TrainingArguments
 
@@ -192,17 +180,11 @@ def _arguments(options: TrainingOptions, folder: Path, examples: int, evaluates:
             f"`batch_size` {options.batch_size} cannot be split over {world} processes x {options.accumulation} "
             f"accumulation steps; give a multiple of {parts}"
         )
-    steps_per_epoch = math.ceil(examples / options.batch_size)
-    total = options.max_steps or max(1, math.ceil(options.epochs * steps_per_epoch))
+    total = options.max_steps or max(1, math.ceil(options.epochs * epoch))
     schedule = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
-    if evaluates:
-        evaluating = (
-            {"eval_strategy": "steps", "eval_steps": options.eval_every}
-            if options.eval_every is not None
-            else {"eval_strategy": "epoch"}
-        )
-    else:
-        evaluating = {"eval_strategy": "no"}
+    evaluating: dict[str, Any] = {"eval_strategy": "no"}  # without a number of steps, a callback asks for it
+    if evaluates and options.eval_every is not None:
+        evaluating = {"eval_strategy": "steps", "eval_steps": options.eval_every}
     return TrainingArguments(
         output_dir=str(folder),
         max_steps=total,

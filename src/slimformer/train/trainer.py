@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import Trainer
+from transformers import Trainer, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 
 from slimformer.errors import TrainingError
 from slimformer.objectives.terms.predictions import count_labels, shifts_labels
@@ -141,6 +143,17 @@ class SlimTrainer(Trainer):
         """The model without the wrappers of distributed training."""
         return cast("nn.Module", self.model)
 
+    def run(self, checkpoint: Path | None) -> None:
+        """Train from the start or on from a checkpoint; after the last step there is nothing left to train.
+
+        The loop would take a step more before it sees that.
+        """
+        if checkpoint is None or checkpoints.step_of(checkpoint) < self.args.max_steps:
+            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            return
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -259,11 +272,17 @@ class SlimTrainer(Trainer):
         write_weights(self.trained, folder / WEIGHTS)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
+        checkpoint = self.folder / f"{checkpoints.PREFIX}{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                checkpoints.seal(checkpoint)
+        except BaseException:
+            if self.args.should_save:
+                shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
         if self.args.should_save:
-            checkpoint = self.folder / f"{checkpoints.PREFIX}{self.state.global_step}"
-            checkpoints.seal(checkpoint)
             checkpoints.prune(self.folder, keep=checkpoint)
         self.accelerator.wait_for_everyone()
 

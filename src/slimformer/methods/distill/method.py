@@ -11,7 +11,8 @@ from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase
-from slimformer.methods.run import OutputDirectory, check_writable, counts_of, is_main, run_phase
+from slimformer.methods.output import OutputDirectory, check_writable, is_main
+from slimformer.methods.run import counts_of, run_phase
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Distill(Method[DistillConfig]):
     beside = frozenset(
         {"out", "report", "teacher_cache", *(each for each in DistillConfig.model_fields if "finetune_" in each)}
     )
+    files = ("corpus.jsonl", "teacher_layer.json")
     # Short texts, few steps, and the teacher's own blocks to start from.
     showcase = Showcase(
         "3 x 192, distilled, fine-tuned",

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.staging import write_file
 from slimformer.errors import ConfigError
 from slimformer.methods.distill.learning import learn
-from slimformer.methods.run import is_main, show_notes
+from slimformer.methods.output import is_main
+from slimformer.methods.run import show_notes
 from slimformer.objectives.recording import Recorder, Request
 from slimformer.tasks import get_task
 from slimformer.tasks.metrics import regression_metrics
@@ -205,9 +207,7 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
 
     trials = halve(list(range(len(teacher.blocks))), setup.config.probe_steps, attempt)
     if is_main():
-        draft = note.with_suffix(".tmp")
-        draft.write_text(json.dumps([vars(trial) for trial in trials]))
-        draft.rename(note)
+        write_file(note, json.dumps([vars(trial) for trial in trials]).encode())
     return winner(trials), trials
 
 

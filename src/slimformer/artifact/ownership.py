@@ -1,0 +1,98 @@
+"""What slimformer made and may therefore remove or replace: folders it has marked, and artifacts as they were saved.
+
+A folder of the same name, a link, a file that somebody put beside ours: whatever cannot be shown to be ours stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from slimformer.artifact.checks import sum_file
+from slimformer.artifact.layout import MANIFEST, list_files
+from slimformer.artifact.manifest import read_manifest
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The file by which a folder says that it may be removed; it is the first one made there and the last one removed.
+MARK = ".slimformer"
+TEXT = "slimformer made this folder for a while and removes it when its work is done.\n"
+
+
+def mark(folder: Path) -> None:
+    """Mark a folder that was empty; it is there already where a killed process had come so far."""
+    (folder / MARK).write_text(TEXT, encoding="utf-8")
+
+
+def is_own(folder: Path) -> bool:
+    """Tell whether a folder is marked, or empty, as a process leaves it that is killed before it has marked it."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    marked = folder / MARK
+    return (marked.is_file() and not marked.is_symlink()) or not any(folder.iterdir())
+
+
+def remove_own(folder: Path) -> None:
+    """Remove a marked folder with everything in it; leave any other."""
+    if not is_own(folder):
+        return
+    for path in folder.iterdir():
+        if path.name != MARK:
+            remove(path)
+    remove_mark(folder)
+
+
+def remove_mark(folder: Path) -> None:
+    """Take the mark off a folder, and remove it if it is empty then."""
+    (folder / MARK).unlink(missing_ok=True)
+    with suppress(OSError):  # something of the user's is left in it
+        folder.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder, never what a link leads to."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def lock(folder: Path) -> int | None:
+    """Hold a lock on a folder for as long as this process lives; None where another one holds it, or on Windows.
+
+    The caller closes the handle to let go. The system does it however a process ends.
+    """
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def check_replaceable(folder: Path) -> None:
+    """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
+
+    What is missing of it is no obstacle: nothing can be lost that is not there.
+    """
+    try:
+        saved = read_manifest(folder).files
+        for name in list_files(folder):
+            if name != MANIFEST and (name not in saved or sum_file(folder / name) != saved[name]):
+                what = "was changed" if name in saved else "is none of its files"
+                raise ArtifactError(f"`{name}` {what}; move it away")
+    except ArtifactError as error:
+        raise ArtifactError(
+            f"`{folder}` is not replaced, as not all of it is known to be slimformer's: {error.reason}; move it away, "
+            "or choose another folder"
+        ) from error

@@ -1,0 +1,127 @@
+"""Where the result of a run goes, and where the run works until it is there."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer import artifact
+from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.ownership import check_replaceable
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.train import TrainingFolder, checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from slimformer.methods.method import RunOptions
+
+
+@dataclass(frozen=True)
+class OutputDirectory:
+    """Where the result of a run goes.
+
+    Args:
+        path: The folder of the result; None to keep it in memory and work in a temporary folder.
+        files: Names of files that the method writes beside its checkpoints.
+    """
+
+    path: Path | None
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, out: str | None, files: tuple[str, ...] = ()) -> OutputDirectory:
+        """The directory that `--out` names."""
+        if out is None:
+            return cls(None)
+        path = Path(out).expanduser()
+        if path.name in ("", ".."):
+            raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
+        return cls(path, files)
+
+    @property
+    def training(self) -> TrainingFolder:
+        """Where checkpoints lie while the run is unfinished."""
+        assert self.path is not None
+        return TrainingFolder(self.path.with_name(f"{self.path.name}.training"), self.files)
+
+    def check(self, settings: dict[str, Any], options: RunOptions) -> None:
+        """Refuse, before any work, a place that is taken or cannot be written; nothing is left there.
+
+        Of several processes the one that writes looks; the others might see what it has begun by then.
+        """
+        if self.path is None or not is_main():
+            return
+        check_writable(self.path, "--out")
+        self.training.check_idle()
+        self.training.check(settings, options.resume)
+        self.check_free(options)
+
+    def check_free(self, options: RunOptions) -> None:
+        """Refuse a place that is taken, unless it may be replaced."""
+        if self.path is None or not is_main() or not self.path.exists():
+            return
+        if self.path.is_dir() and not any(self.path.iterdir()):
+            return
+        if not options.overwrite:
+            raise TrainingError(f"`{self.path}` exists; choose another `--out`, or add `--overwrite` to replace it")
+        if not (self.path / MANIFEST).is_file():
+            raise TrainingError(f"`{self.path}` is no artifact, so it is not replaced; choose another `--out`")
+        check_replaceable(self.path)
+
+    @contextmanager
+    def working(self) -> Iterator[TrainingFolder]:
+        """A folder to train in, removed in the end; a run that failed keeps it if it can be resumed from there."""
+        if self.path is None:
+            with tempfile.TemporaryDirectory(prefix="slimformer-", ignore_cleanup_errors=True) as folder:
+                yield TrainingFolder(Path(folder))
+            return
+        if not is_main():
+            yield self.training
+            return
+        training = self.training
+        with training.claimed():
+            begun = training.has_begun()
+            try:
+                yield training
+            except BaseException:
+                if not begun and not checkpoints.any_sealed(training.path):
+                    training.remove()
+                raise
+            training.remove()
+
+    def finished(self, method: str, settings: dict[str, Any]) -> artifact.Loaded | None:
+        """The artifact of a run that had ended before it was asked to resume, if it is this very run's.
+
+        Args:
+            method: Name of the method.
+            settings: Its settings, without what is known only once the data are read.
+        """
+        if self.path is None or not (self.path / MANIFEST).exists():
+            return None
+        loaded = artifact.load(self.path)
+        step = loaded.manifest.steps[-1]
+        if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
+            return None
+        if is_main():
+            self.training.clear()
+        return loaded
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def check_writable(path: Path, flag: str) -> None:
+    """Make a folder where `path` will be, under the name its draft would have, and remove it again."""
+    there = next(parent for parent in path.absolute().parents if parent.exists())
+    try:
+        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TrainingError(f"`{path}` cannot be written: {reason}; choose another `{flag}`") from error

@@ -1,0 +1,169 @@
+"""The folder a run works in until it is done: nobody else works there, and nothing of anybody else's is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer.artifact.ownership import is_own, lock, mark, remove, remove_mark
+from slimformer.artifact.staging import write_file
+from slimformer.errors import TrainingError
+from slimformer.train import checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+SETTINGS = "settings.json"
+#: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.
+OWN_FILES = re.compile(rf"{re.escape(SETTINGS)}|best(\.safetensors)?|{checkpoints.PREFIX}\d+")
+
+
+@dataclass(frozen=True)
+class TrainingFolder:
+    """Where checkpoints of an unfinished run lie.
+
+    Args:
+        path: The folder.
+        files: Names of files that the method writes there beside checkpoints.
+    """
+
+    path: Path
+    files: tuple[str, ...] = ()
+
+    def check(self, settings: Mapping[str, Any], resume: bool) -> None:
+        """Refuse, before any work, a folder that is not a run's, holds another run, or one nobody asked to go on with.
+
+        Args:
+            settings: The settings of the run; those that are not known yet are compared later.
+            resume: Whether an unfinished run may be gone on with.
+        """
+        if not os.path.lexists(self.path):
+            return
+        self._check_own()
+        path = self.path / SETTINGS
+        if not path.exists():
+            return
+        if not resume:
+            raise TrainingError(
+                f"an unfinished run lies in `{self.path}`; add `--resume` to go on with it, or remove it"
+            )
+        stored = _read(path)
+        current = json.loads(json.dumps(settings))
+        for name in sorted(current.keys()):
+            if stored.get(name) != current[name]:
+                raise TrainingError(
+                    f"the run in `{self.path}` had `{name}` = `{stored.get(name)}`, not `{current.get(name)}`; "
+                    "resume with the same settings, or remove the folder to start anew"
+                )
+
+    def check_idle(self) -> None:
+        """Refuse a folder in which another run is at work."""
+        if is_own(self.path) and sys.platform != "win32":
+            os.close(self._hold())
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Make the folder if need be, and keep other runs out; a claim that comes to nothing leaves nothing."""
+        missing = [parent for parent in self.path.parents if not parent.exists()]
+        handle = self._lock()
+        try:
+            yield
+        finally:
+            if not self.has_begun():
+                remove_mark(self.path)
+                for parent in missing:
+                    with suppress(OSError):  # somebody has put something there
+                        parent.rmdir()
+            if handle is not None:
+                os.close(handle)
+
+    def begin(self, settings: Mapping[str, Any], resume: bool) -> None:
+        """Note the settings of a run that is about to train, or see that it goes on with the same ones."""
+        self.check(settings, resume)
+        if not self.has_begun():
+            self._empty()  # what a run left that was killed while it removed its folder
+            write_file(self.path / SETTINGS, json.dumps(settings, indent=1, sort_keys=True).encode())
+
+    def has_begun(self) -> bool:
+        """Whether a run has come so far that it trains here."""
+        return (self.path / SETTINGS).exists()
+
+    def remove(self) -> None:
+        """Remove what a run wrote, and the folder unless something else lies in it."""
+        if is_own(self.path):
+            (self.path / SETTINGS).unlink(missing_ok=True)
+            self._empty()
+            remove_mark(self.path)
+
+    def clear(self) -> None:
+        """Remove what an earlier run left, unless another one is at work there."""
+        if not is_own(self.path):
+            return
+        handle = lock(self.path)
+        if handle is not None or sys.platform == "win32":
+            self.remove()
+        if handle is not None:
+            os.close(handle)
+
+    def _empty(self) -> None:
+        for path in self.path.iterdir():
+            name = path.name.removesuffix(".tmp")  # a draft that was not finished
+            if name in self.files or OWN_FILES.fullmatch(name):
+                remove(path)
+
+    def _lock(self) -> int | None:
+        """Hold the folder, made anew where the run that held it before has just removed it."""
+        while True:
+            if not os.path.lexists(self.path):
+                self.path.mkdir(parents=True, exist_ok=True)
+            self._check_own()
+            if sys.platform == "win32":
+                mark(self.path)
+                return None
+            with suppress(FileNotFoundError):
+                handle = self._hold()
+                if self.path.exists() and os.path.samestat(os.fstat(handle), self.path.stat()):
+                    mark(self.path)
+                    return handle
+                os.close(handle)
+
+    def _hold(self) -> int:
+        handle = lock(self.path)
+        if handle is None:
+            raise TrainingError(
+                f"another run is at work in `{self.path}`; wait until it ends, or choose another `--out`"
+            )
+        return handle
+
+    def _check_own(self) -> None:
+        """Refuse a folder that no run made, and links, through which a run would write elsewhere."""
+        links = [self.path] if self.path.is_symlink() else []
+        if not links and is_own(self.path):
+            links = [path for path in self.path.iterdir() if path.is_symlink()]
+        elif not links:
+            raise TrainingError(
+                f"`{self.path}` is needed for checkpoints and was made by no run, so it is left alone; move it away, "
+                "or choose another `--out`"
+            )
+        for path in links:
+            raise TrainingError(
+                f"`{path}` is a link, and checkpoints are not written through one; remove it, or choose another `--out`"
+            )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise TrainingError(f"`{path}` cannot be read: {error}; remove `{path.parent}` to start anew") from error
+    if not isinstance(stored, dict):
+        raise TrainingError(
+            f"`{path}` holds a {type(stored).__name__}, not settings; remove `{path.parent}` to start anew"
+        )
+    return stored
