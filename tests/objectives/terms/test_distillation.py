@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from slimformer import Anatomy
+from slimformer.anatomy import family_of
 from slimformer.errors import ConfigError, ObjectiveError
 from slimformer.methods.distill import StudentShape
 from slimformer.methods.distill.learning import freeze_unused
@@ -64,6 +65,24 @@ def test_nothing_after_the_projections_runs(family):
     loss = objective(student, zoo.inputs_for(family))
     assert loss.total.requires_grad
     assert called == []
+
+
+@pytest.mark.parametrize("family", [name for name in zoo.FAMILIES if family_of(name).query_norm is not None])
+@pytest.mark.parametrize("role", ["query", "key"])
+@pytest.mark.parametrize("scale", [0.25, 8.0])
+def test_what_a_norm_of_queries_or_keys_undoes_changes_no_relation(family, role, scale):
+    """The model answers the same, so there is nothing else to learn from it, and nothing else to teach it."""
+    teacher, inputs = zoo.build(family), zoo.inputs_for(family)
+    student = zoo.enliven(build_student(teacher, SMALL)).eval()
+    pairs = {"heads": 4, "pairs": ("qq", "kk", "vv", "kv")}
+    objective, recorded = join(teacher, student, (1.0, Relations, pairs))
+    with torch.no_grad():
+        before = [model(**inputs)[0] for model in (teacher, student)], objective(recorded, inputs)
+        for block in (*Anatomy.of(teacher).blocks, *Anatomy.of(student).blocks):
+            getattr(block, role).module.weight.mul_(scale)
+        after = [model(**inputs)[0] for model in (teacher, student)], objective(recorded, inputs)
+    torch.testing.assert_close(after[0], before[0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(after[1].parts, before[1].parts, rtol=1e-3, atol=1e-5)
 
 
 def test_a_student_like_its_teacher_has_nothing_to_learn():

@@ -130,4 +130,6 @@ def _cache(setup: Setup, layer: int, terms: list[Weighted]) -> TeacherCache | No
     if folder is None:
         return None
     names = union(each.term.teacher_request() for each in terms).names
-    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}")
+    # Queries and keys were once kept before the norms some families have for them; such files are not read again.
+    normed = " normed" if Anatomy.of(setup.teacher).family.query_norm is not None else ""
+    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}{normed}")
