@@ -11,13 +11,14 @@ from slimformer.errors import ConfigError, ObjectiveError
 from slimformer.methods.distill import StudentShape
 from slimformer.methods.distill.learning import freeze_unused
 from slimformer.methods.distill.student import build_student, pass_through
-from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted
+from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted, build_terms, parse_terms
 from slimformer.objectives.recording import Recorder, Request, pool
 from slimformer.objectives.terms.hidden import HiddenStates
 from slimformer.objectives.terms.pooled import Isometry, Pooled
 from slimformer.objectives.terms.predictions import SoftLabels
 from slimformer.objectives.terms.relations import MapsAndValues, Relations
 from tests import zoo
+from tests.objectives.batches import batch as masked_batch
 
 SMALL = StudentShape(layers=2, hidden=24, heads=4)
 
@@ -162,6 +163,26 @@ def test_soft_labels_leave_padding_out(family):
         theirs, ours = teacher(**alone).logits, student(**alone).logits
         rows.append(-((theirs / 2).softmax(-1) * (ours / 2).log_softmax(-1)).sum(-1).mean())
     torch.testing.assert_close(whole, sum(rows) / 2, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["xlm-roberta", "modernbert"])
+def test_soft_labels_of_masked_tokens_are_taken_under_masks_that_both_models_see(family):
+    teacher = zoo.build_headed(family)
+    student = zoo.enliven(build_student(teacher, SMALL)).eval()
+    models = Models(Anatomy.of(student), Anatomy.of(teacher), ((1, 1),))
+    terms = build_terms(parse_terms("logits[temperature=2]"), models, variants=("clean", "masked"))
+    batch = {name: value for name, value in masked_batch(family).items() if name != "labels"}
+    seen = []
+    for model in (teacher, student):
+        model.register_forward_pre_hook(lambda _, args, inputs: seen.append(inputs["input_ids"]), with_kwargs=True)
+    loss = TermObjective(terms, student, {"teacher": Teacher(teacher)})(RecordedStudent(student, terms).eval(), batch)
+    assert [torch.equal(each, batch["masked.input_ids"]) for each in seen] == [True, True]
+
+    inputs = {"input_ids": batch["masked.input_ids"], "attention_mask": batch["attention_mask"]}
+    chosen = batch["masked.labels"] != -100
+    target, output = (model(**inputs).logits[chosen] / 2 for model in (teacher, student))
+    expected = -(target.softmax(-1) * output.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(loss.total, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "gpt_neox"])

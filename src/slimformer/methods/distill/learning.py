@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
-from slimformer.methods.distill.setup import MASKED, make_terms, wants_masks
+from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
 from slimformer.objectives.objective import union
+from slimformer.objectives.terms.predictions import MASKED
 from slimformer.tasks.features import IGNORED, PaddingCollator, TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train

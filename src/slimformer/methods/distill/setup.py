@@ -16,6 +16,7 @@ from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
+from slimformer.objectives.terms.predictions import MASKED
 from slimformer.registry import TERMS
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def sentence_settings(config: DistillConfig) -> SentenceSettings:
 
 #: Tokens of an example in the paper.
 LENGTH = 512
-#: The variant of the inputs in which tokens are masked.
-MASKED = "masked"
 #: Tokens that mean something to a model, by the names tokenizers give them.
 SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
@@ -120,8 +119,11 @@ def set_up(config: DistillConfig) -> Setup:
     terms = make_terms(config, Anatomy.of(teacher), student_anatomy, sentence)  # refuses what cannot be compared
     for each in terms:
         each.term.maps()
-    if wants_masks(terms) and getattr(processor, "mask_token_id", None) is None:
-        raise ConfigError(f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `mlm`")
+    masked = wants_masks(terms)
+    if masked and getattr(processor, "mask_token_id", None) is None:
+        raise ConfigError(
+            f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `{masked[0]}`"
+        )
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
     return Setup(teacher, processor, corpus, length, config, sentence)
@@ -144,9 +146,9 @@ def make_terms(
     return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=("clean", MASKED))
 
 
-def wants_masks(terms: list[Weighted]) -> bool:
-    """Whether a term looks at masked inputs."""
-    return any(each.term.variant == MASKED for each in terms)
+def wants_masks(terms: list[Weighted]) -> list[str]:
+    """The terms that look at masked inputs."""
+    return [each.label for each in terms if each.term.variant == MASKED]
 
 
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
