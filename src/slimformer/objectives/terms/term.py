@@ -118,6 +118,8 @@ class Term(ABC):
     source: ClassVar[str | None] = "teacher"
     #: Whether the teacher has to have a head.
     headed: ClassVar[bool] = False
+    #: Whether attention heads are compared one by one, so that both models need as many.
+    head_by_head: ClassVar[bool] = False
     #: Whether the batch has to have labels.
     labelled: ClassVar[bool] = False
     #: Of two stages, the one the term belongs to.
