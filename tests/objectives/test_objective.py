@@ -85,11 +85,11 @@ def test_a_part_without_any_label_has_no_say():
 
 
 def test_all_terms_share_one_forward_of_each_model():
-    objective, student = build("xlm-roberta", "relations, hidden[all], logits, attention-maps[all], labels, pooled")
+    objective, student = build("gpt2", "relations, hidden[all], logits, attention-maps[all], labels, pooled")
     calls = {"teacher": 0, "student": 0}
     for name, model in (("teacher", objective.sources["teacher"].model), ("student", student.model)):
         Anatomy.of(model).base.register_forward_pre_hook(lambda *_, name=name: calls.__setitem__(name, calls[name] + 1))
-    objective(student, batch("xlm-roberta"))
+    objective(student, batch("gpt2"))
     assert calls == {"teacher": 1, "student": 1}
     objective, student = build("xlm-roberta", "relations, mlm")
     seen = []
@@ -138,8 +138,8 @@ def test_a_term_may_learn_from_another_source():
 
 
 def test_a_student_without_maps_may_be_called_as_it_is():
-    objective, student = build("xlm-roberta", "logits, labels, attention-maps[all]")
-    inputs = {name: value for name, value in batch("xlm-roberta").items() if "." not in name}
+    objective, student = build("gpt2", "logits, labels, attention-maps[all]")
+    inputs = {name: value for name, value in batch("gpt2").items() if "." not in name}
     wrapped, plain = objective(student, inputs), objective(student.model, inputs)
     assert torch.equal(wrapped.total, plain.total)
     assert wrapped.parts.keys() == {"soft_labels", "labels", "map"}

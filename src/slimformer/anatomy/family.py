@@ -57,7 +57,7 @@ class Family:
         pooler: The pooler's matrix, looked up in the base model and then in the model around it.
         causal: Whether a token sees only what stands before it.
         scores: How scores come about.
-        query_norm: * Norm on each head's queries, if any.
+        query_norm: * Norm on each head's queries, [batch, length, heads, width], if any.
         key_norm: * Norm on each head's keys, if any.
         head_counts: Attributes of the attention module that hold its number of heads.
         head_totals: Attributes of the attention module that hold heads times head width.

@@ -1,4 +1,4 @@
-"""Attention scores as each family computes them, from projected queries and keys.
+"""Attention scores as each family computes them, from queries and keys.
 
 A rule receives the block, queries and keys cut into heads and the arguments its attention module was
 called with, and returns scaled scores without any mask. All of it is differentiable.
@@ -28,8 +28,8 @@ def attention_scores(block: Block, query: Tensor, key: Tensor, call: Call) -> Te
 
     Args:
         block: The block whose family says how.
-        query: Output of the query projection, [batch, length, heads x width].
-        key: Output of the key projection, [batch, length, key-value heads x width].
+        query: Queries, after the family's query norm if it has one, [batch, length, heads x width].
+        key: Keys, likewise, [batch, length, key-value heads x width].
         call: The arguments the block's attention module was called with, by name.
 
     Returns:
@@ -37,10 +37,6 @@ def attention_scores(block: Block, query: Tensor, key: Tensor, call: Call) -> Te
     """
     query = query.unflatten(-1, (-1, block.head_width))  # [batch, length, heads, width]
     key = key.unflatten(-1, (-1, block.head_width))
-    if block.family.query_norm is not None:
-        query = block.part(block.family.query_norm)(query)
-    if block.family.key_norm is not None:
-        key = block.part(block.family.key_norm)(key)
     return _RULES[block.family.scores](block, query.transpose(1, 2), key.transpose(1, 2), call)
 
 

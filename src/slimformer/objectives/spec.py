@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, RegistryError
@@ -91,6 +91,7 @@ def build_terms(
     """
     from slimformer.objectives.objective import Weighted
 
+    models = replace(models, variants=tuple(variants))
     built = []
     for spec in specs:
         term_class = TERMS.get(spec.name)

@@ -29,8 +29,9 @@ class BlockRecord:
     Shapes are [batch, length, hidden] unless said otherwise.
 
     Attributes:
-        q: Output of the query projection, heads side by side: [batch, length, heads x width].
-        k: Output of the key projection, likewise.
+        q: Queries, heads side by side: [batch, length, heads x width]; after the family's query norm, if it has one,
+            and before positions turn them.
+        k: Keys, likewise.
         v: Output of the value projection, likewise.
         scores: Scaled scores with position terms, before any mask: [batch, heads, query, key].
         map: Softmax of the masked scores, in float32, before dropout: [batch, heads, query, key].
@@ -52,6 +53,8 @@ class BlockRecord:
             summed: Tensor = self._get("input") + self._get("mha")
             return summed
         value: Tensor = self._get(name)
+        if name in _ROLES and _norm_of(self.block, name) is not None:
+            return value.flatten(2)  # a norm of each head leaves them apart
         part: Part | None = getattr(self.block, _ROLES[name]).part if name in _ROLES else None
         return value if part is None else part.take(value, dim=-1)
 
@@ -125,15 +128,23 @@ def find_sites(anatomy: Anatomy, block: Block, record: frozenset[str]) -> list[S
         sites.append(Site("context", block.output.module, "input"))
     if "output" in wanted:
         sites.append(Site("output", _last_module(anatomy, block), "output"))
+    # A norm undoes whatever length the projection gives queries and keys, so that attention relates what comes out of
+    # it. Positions come later on purpose: the angles have nothing to learn, and turn heads of another width otherwise.
     modules = {
-        "q": block.query.module,
-        "k": block.key.module,
+        "q": _norm_of(block, "q") or block.query.module,
+        "k": _norm_of(block, "k") or block.key.module,
         "v": block.value.module,
         "mha": block.output.module,
         "ffn": block.down.module,
     }
     sites.extend(Site(name, module, "output") for name, module in modules.items() if name in wanted)
     return sites
+
+
+def _norm_of(block: Block, name: str) -> nn.Module | None:
+    """The norm that follows a projection inside the attention, if the family has one there."""
+    path = {"q": block.family.query_norm, "k": block.family.key_norm}.get(name)
+    return None if path is None else block.part(path)
 
 
 def _last_module(anatomy: Anatomy, block: Block) -> nn.Module:

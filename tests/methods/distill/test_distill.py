@@ -209,6 +209,16 @@ def test_soft_labels_of_a_classifier_and_of_a_language_model(place, tmp_path):
         distill(place, objective="soft-labels")
 
 
+def test_relations_of_a_deep_teacher_are_those_of_its_upper_middle_block(place, tmp_path):
+    torch.manual_seed(0)
+    hf.BertModel(hf.BertConfig(**{**zoo.TEXT, "num_hidden_layers": 24})).save_pretrained(tmp_path / "deep")
+    corpus.tokenizer().save_pretrained(tmp_path / "deep")
+    deep = {"teacher": tmp_path / "deep", "max_steps": 1}
+    assert distill(place, **deep).teacher_layer == 20  # the 21st of 24
+    assert distill(place, **deep, teacher_layer="last").teacher_layer == 23
+    assert distill(place, **deep, objective="hidden-states").teacher_layer == 23
+
+
 def test_a_student_that_is_there_already(place, tmp_path):
     first = distill(place, out=tmp_path / "first")
     again = distill(place, student=tmp_path / "first", out=tmp_path / "second", layers=None, hidden=None, heads=None)

@@ -74,6 +74,17 @@ def test_a_head_for_masked_tokens_is_left_behind_unless_the_student_has_one(plac
     assert type(hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "kept")) is type(result.model)
 
 
+def test_soft_labels_of_a_masked_language_model_need_a_mask_token(place, tmp_path):  # noqa: F811
+    teacher = headed(tmp_path / "teacher", zoo.enliven(hf.BertForMaskedLM(hf.BertConfig(**zoo.TEXT))))
+    result = distill(place, teacher=teacher, objective="soft-labels", max_steps=20, lr=1e-2)
+    assert type(result.model).__name__ == "BertForMaskedLM"
+    assert learned(result) > 0.02
+    settings = json.loads((teacher / "tokenizer_config.json").read_text())
+    (teacher / "tokenizer_config.json").write_text(json.dumps({**settings, "mask_token": None}))
+    with pytest.raises(ConfigError, match="has no mask token to learn under; leave out `logits`"):
+        distill(place, teacher=teacher, objective="soft-labels")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_decoders_learn_the_next_token(place, tmp_path, family):  # noqa: F811

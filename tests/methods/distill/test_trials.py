@@ -26,6 +26,9 @@ def test_named_blocks():
     assert fixed_layer("upper-middle", anatomy("roberta", 24)) == 18  # the 19th
     assert fixed_layer("upper-middle", anatomy("xlm-roberta", 24)) == 18
     assert fixed_layer("upper-middle", anatomy("bert", 1)) == 0
+    assert fixed_layer(None, anatomy("bert", 24)) == 20
+    assert fixed_layer(None, anatomy("roberta", 24)) == 18
+    assert fixed_layer(None, anatomy("bert", 12)) == 11
     assert fixed_layer(2, anatomy("bert", 6)) == 2
     assert fixed_layer(-1, anatomy("bert", 6)) == 5
 

@@ -6,17 +6,19 @@ import pytest
 import torch
 
 from slimformer import Anatomy
+from slimformer.anatomy import family_of
 from slimformer.errors import ConfigError, ObjectiveError
 from slimformer.methods.distill import StudentShape
 from slimformer.methods.distill.learning import freeze_unused
 from slimformer.methods.distill.student import build_student, pass_through
-from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted
+from slimformer.objectives import Models, RecordedStudent, Teacher, TermObjective, Weighted, build_terms, parse_terms
 from slimformer.objectives.recording import Recorder, Request, pool
 from slimformer.objectives.terms.hidden import HiddenStates
 from slimformer.objectives.terms.pooled import Isometry, Pooled
 from slimformer.objectives.terms.predictions import SoftLabels
 from slimformer.objectives.terms.relations import MapsAndValues, Relations
 from tests import zoo
+from tests.objectives.batches import batch as masked_batch
 
 SMALL = StudentShape(layers=2, hidden=24, heads=4)
 
@@ -64,6 +66,24 @@ def test_nothing_after_the_projections_runs(family):
     loss = objective(student, zoo.inputs_for(family))
     assert loss.total.requires_grad
     assert called == []
+
+
+@pytest.mark.parametrize("family", [name for name in zoo.FAMILIES if family_of(name).query_norm is not None])
+@pytest.mark.parametrize("role", ["query", "key"])
+@pytest.mark.parametrize("scale", [0.25, 8.0])
+def test_what_a_norm_of_queries_or_keys_undoes_changes_no_relation(family, role, scale):
+    """The model answers the same, so there is nothing else to learn from it, and nothing else to teach it."""
+    teacher, inputs = zoo.build(family), zoo.inputs_for(family)
+    student = zoo.enliven(build_student(teacher, SMALL)).eval()
+    pairs = {"heads": 4, "pairs": ("qq", "kk", "vv", "kv")}
+    objective, recorded = join(teacher, student, (1.0, Relations, pairs))
+    with torch.no_grad():
+        before = [model(**inputs)[0] for model in (teacher, student)], objective(recorded, inputs)
+        for block in (*Anatomy.of(teacher).blocks, *Anatomy.of(student).blocks):
+            getattr(block, role).module.weight.mul_(scale)
+        after = [model(**inputs)[0] for model in (teacher, student)], objective(recorded, inputs)
+    torch.testing.assert_close(after[0], before[0], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(after[1].parts, before[1].parts, rtol=1e-3, atol=1e-5)
 
 
 def test_a_student_like_its_teacher_has_nothing_to_learn():
@@ -143,6 +163,26 @@ def test_soft_labels_leave_padding_out(family):
         theirs, ours = teacher(**alone).logits, student(**alone).logits
         rows.append(-((theirs / 2).softmax(-1) * (ours / 2).log_softmax(-1)).sum(-1).mean())
     torch.testing.assert_close(whole, sum(rows) / 2, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["xlm-roberta", "modernbert"])
+def test_soft_labels_of_masked_tokens_are_taken_under_masks_that_both_models_see(family):
+    teacher = zoo.build_headed(family)
+    student = zoo.enliven(build_student(teacher, SMALL)).eval()
+    models = Models(Anatomy.of(student), Anatomy.of(teacher), ((1, 1),))
+    terms = build_terms(parse_terms("logits[temperature=2]"), models, variants=("clean", "masked"))
+    batch = {name: value for name, value in masked_batch(family).items() if name != "labels"}
+    seen = []
+    for model in (teacher, student):
+        model.register_forward_pre_hook(lambda _, args, inputs: seen.append(inputs["input_ids"]), with_kwargs=True)
+    loss = TermObjective(terms, student, {"teacher": Teacher(teacher)})(RecordedStudent(student, terms).eval(), batch)
+    assert [torch.equal(each, batch["masked.input_ids"]) for each in seen] == [True, True]
+
+    inputs = {"input_ids": batch["masked.input_ids"], "attention_mask": batch["attention_mask"]}
+    chosen = batch["masked.labels"] != -100
+    target, output = (model(**inputs).logits[chosen] / 2 for model in (teacher, student))
+    expected = -(target.softmax(-1) * output.log_softmax(-1)).sum(-1).mean()
+    torch.testing.assert_close(loss.total, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "vit", "gpt_neox"])

@@ -46,7 +46,7 @@ def _items(value: Any) -> Any:
 
 def _layer(value: Any) -> Any:
     """Say at once what can be given; the parts of a union would each say something else."""
-    if isinstance(value, int) or value in LAYERS:
+    if value is None or isinstance(value, int) or value in LAYERS:
         return value
     if str(value).removeprefix("-").isdecimal():
         return int(value)
@@ -58,7 +58,12 @@ class StudentShape(Config):
 
     layers: int | None = Field(None, ge=1, description="Blocks of the student.")
     hidden: int | None = Field(None, ge=1, description="Width of the student's hidden states.")
-    heads: int | None = Field(None, ge=1, description="Attention heads of the student.")
+    heads: int | None = Field(
+        None,
+        ge=1,
+        description="Attention heads of the student; by default the paper's 12 for another width than the teacher's, "
+        "where they fit, else the teacher's.",
+    )
     ffn: int | None = Field(None, ge=1, description="Feed-forward neurons; by default in the teacher's proportion.")
     embedding: int | None = Field(None, ge=1, description="Width of factorised embeddings, less than `--hidden`.")
     start: Start = Field(
@@ -107,8 +112,10 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     relation_weights: Annotated[tuple[float, ...] | None, BeforeValidator(_items)] = Field(
         None, description="Weight of each relation in the loss, such as `1,1,0.5`; 1 unless given."
     )
-    teacher_layer: Annotated[int | Literal["last", "upper-middle", "auto"], BeforeValidator(_layer)] = Field(
-        "last", description="Block of the teacher to learn from: a number from 0, a name, or `auto` to try them."
+    teacher_layer: Annotated[int | Literal["last", "upper-middle", "auto"] | None, BeforeValidator(_layer)] = Field(
+        None,
+        description="Block of the teacher to learn from: a number from 0, a name, or `auto` to try them; by default "
+        "`last`, or `upper-middle` for relations of teachers with 24 blocks or more.",
     )
     teacher_dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32",

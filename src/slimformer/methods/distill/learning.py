@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
-from slimformer.methods.distill.setup import MASKED, make_terms, wants_masks
+from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
 from slimformer.objectives.objective import union
+from slimformer.objectives.terms.predictions import MASKED
 from slimformer.tasks.features import IGNORED, PaddingCollator, TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
@@ -130,4 +131,6 @@ def _cache(setup: Setup, layer: int, terms: list[Weighted]) -> TeacherCache | No
     if folder is None:
         return None
     names = union(each.term.teacher_request() for each in terms).names
-    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}")
+    # Queries and keys were once kept before the norms some families have for them; such files are not read again.
+    normed = " normed" if Anatomy.of(setup.teacher).family.query_norm is not None else ""
+    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}{normed}")

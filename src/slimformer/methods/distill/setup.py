@@ -16,6 +16,7 @@ from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
+from slimformer.objectives.terms.predictions import MASKED
 from slimformer.registry import TERMS
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ def sentence_settings(config: DistillConfig) -> SentenceSettings:
 
 #: Tokens of an example in the paper.
 LENGTH = 512
-#: The variant of the inputs in which tokens are masked.
-MASKED = "masked"
+#: Attention heads of every student in the paper (arXiv 2012.15828, section 4.1), and the least width of one by default.
+HEADS, HEAD_WIDTH = 12, 16
 #: Tokens that mean something to a model, by the names tokenizers give them.
 SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
@@ -109,7 +110,9 @@ def set_up(config: DistillConfig) -> Setup:
     for source in sources[1:]:
         source.require(("plain",))
     teacher_config = sources[0].config
-    student = sources[1].config if config.student else student_config(teacher_config, _shape(config))
+    student = (
+        sources[1].config if config.student else student_config(teacher_config, student_shape(config, teacher_config))
+    )
     processor = models.load_processor(config.teacher)
     if config.student is not None and hasattr(processor, "get_vocab"):
         check_same_tokens(processor, models.load_processor(config.student))
@@ -120,8 +123,11 @@ def set_up(config: DistillConfig) -> Setup:
     terms = make_terms(config, Anatomy.of(teacher), student_anatomy, sentence)  # refuses what cannot be compared
     for each in terms:
         each.term.maps()
-    if wants_masks(terms) and getattr(processor, "mask_token_id", None) is None:
-        raise ConfigError(f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `mlm`")
+    masked = wants_masks(terms)
+    if masked and getattr(processor, "mask_token_id", None) is None:
+        raise ConfigError(
+            f"the tokenizer of `{config.teacher}` has no mask token to learn under; leave out `{masked[0]}`"
+        )
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
     return Setup(teacher, processor, corpus, length, config, sentence)
@@ -144,9 +150,9 @@ def make_terms(
     return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=("clean", MASKED))
 
 
-def wants_masks(terms: list[Weighted]) -> bool:
-    """Whether a term looks at masked inputs."""
-    return any(each.term.variant == MASKED for each in terms)
+def wants_masks(terms: list[Weighted]) -> list[str]:
+    """The terms that look at masked inputs."""
+    return [each.label for each in terms if each.term.variant == MASKED]
 
 
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
@@ -158,8 +164,20 @@ def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
     return open_images(config.corpus)
 
 
-def _shape(config: DistillConfig) -> StudentShape:
-    return StudentShape.make({name: getattr(config, name) for name in StudentShape.model_fields})
+def student_shape(config: DistillConfig, teacher: PretrainedConfig) -> StudentShape:
+    """How large the student is, with as many heads as the paper's students where nothing speaks for the teacher's."""
+    shape = StudentShape.make({name: getattr(config, name) for name in StudentShape.model_fields})
+    head_by_head = any(TERMS.get(term.name).head_by_head for term in config.learned)
+    if shape.heads is not None or shape.start != "random" or head_by_head or not _twelve_fit(shape, teacher):
+        return shape
+    return shape.model_copy(update={"heads": HEADS})
+
+
+def _twelve_fit(shape: StudentShape, teacher: PretrainedConfig) -> bool:
+    hidden, heads = shape.hidden or teacher.hidden_size, teacher.num_attention_heads
+    grouped = getattr(teacher, "num_key_value_heads", None) or heads
+    divides = hidden % (2 * HEADS) == 0  # rotary positions turn the dimensions of a head in pairs
+    return hidden != teacher.hidden_size and divides and hidden >= HEADS * HEAD_WIDTH and HEADS * grouped % heads == 0
 
 
 def _load_teacher(config: DistillConfig, teacher: PretrainedConfig) -> PreTrainedModel:
@@ -199,7 +217,7 @@ def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedM
     import transformers
 
     if config.student is None:
-        return build_student(teacher, _shape(config), config.seed)
+        return build_student(teacher, student_shape(config, teacher.config), config.seed)
     if Anatomy.of(teacher).base is not teacher:
         return models.load_model(config.student, type(teacher))
     own = look_up(config.student).architecture

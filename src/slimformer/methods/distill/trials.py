@@ -121,6 +121,8 @@ NOTE = "teacher_layer.json"
 UPPER_MIDDLE = 21 / 24
 #: The 19th of 24 for RoBERTa and XLM-R.
 UPPER_MIDDLE_OF = {"roberta": 19 / 24, "xlm-roberta": 19 / 24}
+#: Blocks from which a teacher is large: such a one teaches its upper-middle block's relations, others their last's.
+DEEP = 24
 
 
 @dataclass(frozen=True)
@@ -161,9 +163,11 @@ def winner(trials: list[Trial]) -> int:
     return max(last, key=lambda trial: (trial.score, trial.layer)).layer
 
 
-def fixed_layer(setting: int | Literal["last", "upper-middle"], teacher: Anatomy) -> int:
-    """The number of the block a setting names."""
+def fixed_layer(setting: int | Literal["last", "upper-middle"] | None, teacher: Anatomy) -> int:
+    """The number of the block a setting names; None for the paper's choice (arXiv 2012.15828, section 4.1)."""
     count = len(teacher.blocks)
+    if setting is None:
+        setting = "upper-middle" if count >= DEEP else "last"
     if setting == "last":
         return count - 1
     if setting == "upper-middle":
@@ -187,6 +191,8 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
     """
     teacher = Anatomy.of(setup.teacher)
     setting = setup.config.teacher_layer
+    if setting is None and all(term.name != "relations" for term in setup.config.learned):
+        setting = "last"  # the paper chose blocks for relations; its baselines learn from the last
     if setting != "auto":
         return fixed_layer(setting, teacher), []
     note = folder / NOTE

@@ -32,6 +32,7 @@ class AttentionMaps(BlockTerm):
         temperature: float = Field(1.0, gt=0, description="Of the maps; 1 is best in the paper.")
 
     part = "map"
+    head_by_head = True
     names: ClassVar[tuple[str, ...]] = ("scores",)
 
     def check(self) -> None:
@@ -72,6 +73,7 @@ class AttentionScores(BlockTerm):
         )
 
     part = "score"
+    head_by_head = True
     names: ClassVar[tuple[str, ...]] = ("scores",)
 
     def check(self) -> None:

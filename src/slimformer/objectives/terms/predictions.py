@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from slimformer.objectives.recording import Activations
 
 IGNORED = -100
+#: The variant of the inputs in which tokens are masked.
+MASKED = "masked"
 
 
 class SoftLabels(Term):
@@ -29,7 +31,7 @@ class SoftLabels(Term):
     Classes and choices: cross-entropy with soft labels. Several labels at once: binary cross-entropy of each. Numbers:
     squared difference. Spans: cross-entropy over positions, of start and end, their mean. All these are means over
     examples. Tags and tokens: cross-entropy, a mean over the positions that have a label; without labels a mean over
-    each text's tokens and then over texts.
+    each text's tokens and then over texts. Masked tokens: on a masked copy of the input, a mean over what is masked.
     """
 
     class Options(Config):
@@ -53,7 +55,13 @@ class SoftLabels(Term):
         problem = getattr(student.model.config, "problem_type", None)
         self.regression = problem == "regression"
         self.multilabel = problem == "multi_label_classification"
-        self.next_token = self.models.causal and "TokenClassification" not in type(student.model).__name__
+        head = type(student.model).__name__
+        self.next_token = self.models.causal and "TokenClassification" not in head
+        # Of a token it sees, a masked language model only says that it is there. So both models look at the same masked
+        # text and are compared under the masks, as DistilBERT's code does with `restrict_ce_to_mask` (arXiv
+        # 1910.01108). A task that masks its texts itself prepares no other variant.
+        if "MaskedLM" in head and MASKED in self.models.variants:
+            self.variant = MASKED
 
     def student_request(self) -> Request:
         """Outputs of the head."""

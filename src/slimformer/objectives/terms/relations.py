@@ -107,6 +107,8 @@ class MapsAndValues(_OneBlock):
     A mean over texts. Both models need the same number of heads.
     """
 
+    head_by_head = True
+
     def check(self) -> None:
         """Refuse models with different heads."""
         super().check()

@@ -53,12 +53,14 @@ class Models:
         teacher: The model it learns from; None where no term has one.
         blocks: Blocks of the student and of the teacher to compare where a term names none.
         items: What the task's own loss is a mean over; None for labelled tokens or examples.
+        variants: Which inputs the method prepares for them, besides those they are given.
     """
 
     student: Anatomy
     teacher: Anatomy | None = None
     blocks: tuple[tuple[int, int], ...] = ()
     items: Callable[[Mapping[str, Any]], int] | None = None
+    variants: tuple[str, ...] = ("clean",)
 
     @property
     def causal(self) -> bool:
@@ -111,11 +113,13 @@ class Term(ABC):
     #: What the loss is called in the log.
     part: ClassVar[str] = ""
     #: Which inputs both models see: `clean`, or a variant that the method prepares, such as `masked`.
-    variant: ClassVar[str] = "clean"
+    variant: str = "clean"
     #: Who teaches: `teacher`, or another source that the method offers; None for nobody.
     source: ClassVar[str | None] = "teacher"
     #: Whether the teacher has to have a head.
     headed: ClassVar[bool] = False
+    #: Whether attention heads are compared one by one, so that both models need as many.
+    head_by_head: ClassVar[bool] = False
     #: Whether the batch has to have labels.
     labelled: ClassVar[bool] = False
     #: Of two stages, the one the term belongs to.

@@ -22,15 +22,17 @@ def largest_eigenvalue(
 ) -> float:
     """Largest eigenvalue of a loss's Hessian, the curvature of the steepest valley through this point.
 
-    Power iteration on Hessian-vector products finds the eigenvalue of largest magnitude. If that one is negative (the
-    top of a ridge), the Hessian is shifted by it, and what is largest then is sought, as exactly as that one is known.
+    The Lanczos method on Hessian-vector products (https://doi.org/10.6028/jres.045.026) meets both ends of the spectrum
+    at once, so that a steeper ridge hides no valley. It keeps three vectors and a small tridiagonal matrix, whose
+    largest eigenvalue is the estimate. Vectors are not made orthogonal to all earlier ones: what rounding loses that
+    way repeats eigenvalues that were met already and moves none beyond the ends of the spectrum.
 
     Args:
         loss: A number with a graph that can be differentiated twice.
         parameters: What it is differentiated by; those it does not depend on count as flat.
-        iterations: Products at most, of each of the two searches.
+        iterations: Products at most.
         seed: Of the vector to start with.
-        tolerance: Relative change below which the value counts as found.
+        tolerance: Relative error, as bounded by the residual, below which the value is good enough.
     """
     gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
     used = [(p, g) for p, g in zip(parameters, gradients, strict=True) if g is not None and g.requires_grad]
@@ -38,18 +40,15 @@ def largest_eigenvalue(
         return 0.0
     weights, slopes = zip(*used, strict=True)
 
-    def shifted_hessian(vector: Parts, shift: float) -> Parts:
+    def times(vector: Parts) -> Parts:
         product = torch.autograd.grad(slopes, weights, vector, retain_graph=True, allow_unused=True)
         return tuple(
-            -shift * each if part is None else part - shift * each for part, each in zip(product, vector, strict=True)
+            torch.zeros_like(each) if part is None else part for part, each in zip(product, vector, strict=True)
         )
 
     generator = torch.Generator().manual_seed(seed)
-    start = _unit([torch.randn(weight.shape, generator=generator).to(weight) for weight in weights])
-    value = _dominant_eigenvalue(lambda vector: shifted_hessian(vector, 0.0), start, iterations, tolerance)
-    if value >= 0:
-        return value
-    return value + _dominant_eigenvalue(lambda vector: shifted_hessian(vector, value), start, iterations, tolerance)
+    start = tuple(torch.randn(weight.shape, generator=generator).to(weight) for weight in weights)
+    return _top_of_spectrum(times, start, iterations, tolerance)
 
 
 def hessian_spectrum(
@@ -85,20 +84,37 @@ def hessian_spectrum(
     return Finding(data, figure)
 
 
-def _dominant_eigenvalue(times: Callable[[Parts], Parts], vector: Parts, iterations: int, tolerance: float) -> float:
-    """Eigenvalue of largest magnitude of the matrix that `times` multiplies with."""
+def _top_of_spectrum(times: Callable[[Parts], Parts], start: Parts, iterations: int, tolerance: float) -> float:
+    """Largest eigenvalue of the symmetric matrix that `times` multiplies with."""
+    precision = torch.finfo(start[0].dtype).eps
+    vector = _scaled(start, 1 / _dot(start, start) ** 0.5)
+    before, beta = _scaled(start, 0.0), 0.0
+    diagonal: list[float] = []
+    beside: list[float] = []
     value = 0.0
     for _ in range(iterations):
         product = times(vector)
-        found = float(sum((part * each).sum() for part, each in zip(product, vector, strict=True)))
-        if not any(part.any() for part in product):
-            return 0.0
-        if abs(found - value) <= tolerance * abs(found):
-            return found
-        vector, value = _unit(product), found
+        alpha = _dot(product, vector)
+        rest = tuple(
+            part - alpha * here - beta * last for part, here, last in zip(product, vector, before, strict=True)
+        )
+        diagonal.append(alpha)
+        beta = _dot(rest, rest) ** 0.5
+        small = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+        small += torch.diag(torch.tensor(beside, dtype=torch.float64), 1)
+        values, vectors = torch.linalg.eigh(small, UPLO="U")
+        value, scale = float(values[-1]), float(values.abs().max())
+        # Some eigenvalue lies as near as the residual is long.
+        if beta * abs(float(vectors[-1, -1])) <= max(tolerance * abs(value), precision * scale):
+            break
+        beside.append(beta)
+        before, vector = vector, _scaled(rest, 1 / beta)
     return value
 
 
-def _unit(parts: Sequence[Tensor]) -> Parts:
-    norm = torch.stack([part.square().sum() for part in parts]).sum().sqrt()
-    return tuple((part / norm).detach() for part in parts)
+def _dot(one: Parts, other: Parts) -> float:
+    return float(sum((a * b).sum(dtype=torch.float64) for a, b in zip(one, other, strict=True)))
+
+
+def _scaled(parts: Parts, factor: float) -> Parts:
+    return tuple((part * factor).detach() for part in parts)
