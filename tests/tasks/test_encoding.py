@@ -104,6 +104,31 @@ def test_tokens_added_later_are_known(pieces):
     assert encoder.ids(["xyz"], special_tokens=False) == [[len(tokenizer) - 1]]
 
 
+@pytest.mark.parametrize("change", ["normalizer", "split_special_tokens", "post_processor", "single_word"])
+def test_a_tokenizer_that_was_changed_encodes_as_it_does_now(change, pieces):
+    """None of these changes how many tokens there are."""
+    import copy
+
+    from tokenizers import AddedToken, normalizers, processors
+
+    tokenizer = copy.deepcopy(pieces)
+    tokenizer.add_tokens([AddedToken("fil")])
+    text = "[CLS] FILM film"
+    before = TextEncoder(tokenizer).ids([text])
+    if change == "normalizer":
+        tokenizer.backend_tokenizer.normalizer = normalizers.Replace("m", "xyz")
+    elif change == "split_special_tokens":
+        tokenizer.split_special_tokens = True
+    elif change == "single_word":
+        tokenizer.add_tokens([AddedToken("fil", single_word=True)])
+    else:
+        sep = (tokenizer.sep_token, tokenizer.sep_token_id)
+        tokenizer.backend_tokenizer.post_processor = processors.BertProcessing(sep, sep)
+    expected = tokenizer([text])["input_ids"]
+    assert expected != before
+    assert TextEncoder(tokenizer).ids([text]) == expected
+
+
 def test_threads_with_different_lengths_do_not_cut_each_others_texts(minilm):
     """Half of the threads use the tokenizer itself, which keeps its last caller's settings."""
     kind = kind_of("classification")

@@ -129,9 +129,7 @@ def scratch(like: Tensor) -> Tensor:
 
 
 def _class(kind: type[nn.Module]) -> type[nn.Module]:
-    if kind not in _classes:
-        _classes[kind] = _make_class(kind)
-    return _classes[kind]
+    return _classes.get(kind) or _classes.setdefault(kind, _make_class(kind))
 
 
 def _make_class(kind: type[nn.Module]) -> type[nn.Module]:

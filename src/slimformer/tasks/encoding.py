@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Inputs of a model → where an encoding has them.
 _FIELDS = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
 
-_copies: weakref.WeakKeyDictionary[Any, tuple[int, Tokenizer]] = weakref.WeakKeyDictionary()
+_copies: weakref.WeakKeyDictionary[Any, tuple[tuple[Any, ...], Tokenizer]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -109,12 +109,12 @@ class TextEncoder:
             other.truncate(kept_of_pair, 0, side)
 
     def _backend(self) -> Tokenizer:
-        """The copy of the tokenizer that encodes; made anew when tokens were added to the tokenizer since."""
-        size = len(self.tokenizer)
+        """The copy of the tokenizer that encodes; made anew when the tokenizer was changed since."""
+        settings = _settings(self.tokenizer)
         with _lock:
             known = _copies.get(self.tokenizer)
-            if known is None or known[0] != size:
-                known = _copies[self.tokenizer] = (size, _copy(self.tokenizer))
+            if known is None or known[0] != settings:
+                known = _copies[self.tokenizer] = (settings, _copy(self.tokenizer))
         return known[1]
 
     def _slow_inputs(self, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int | None) -> list[Inputs]:
@@ -141,11 +141,22 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (longer, shorter) if first > second else (shorter, longer)
 
 
+def _settings(tokenizer: Any) -> tuple[Any, ...]:
+    """Whatever of a fast tokenizer decides how a whole text is encoded, but the words of its vocabulary."""
+    backend = tokenizer.backend_tokenizer
+    parts = (backend.normalizer, backend.pre_tokenizer, backend.post_processor, backend.get_added_tokens_decoder())
+    return id(backend), len(tokenizer), _splits_special(tokenizer), *map(repr, parts)
+
+
+def _splits_special(tokenizer: Any) -> bool:
+    return bool(getattr(tokenizer, "split_special_tokens", False))
+
+
 def _copy(tokenizer: Any) -> Tokenizer:
     from tokenizers import Tokenizer
 
     copied = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copied.no_truncation()
     copied.no_padding()
-    copied.encode_special_tokens = bool(getattr(tokenizer, "split_special_tokens", False))
+    copied.encode_special_tokens = _splits_special(tokenizer)
     return copied
