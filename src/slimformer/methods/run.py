@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
-from slimformer.errors import ConfigError, TrainingError
+from slimformer.errors import ConfigError, TrainingError, visible
+from slimformer.files import as_path
 from slimformer.methods.method import RunOptions, configure
 from slimformer.registry import METHODS
 from slimformer.train import check_folder, checkpoints, prepare_folder, remove_folder
@@ -49,7 +50,7 @@ class OutputDirectory:
         """The directory that `--out` names."""
         if out is None:
             return cls(None)
-        path = Path(out).expanduser()
+        path = as_path(out)
         if path.name in ("", ".."):
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path)
@@ -232,7 +233,7 @@ def counts_of(step: artifact.Step) -> dict[str, Any]:
 def show_notes(notes: list[str]) -> None:
     """Tell the user what was done to data or model that may not be expected."""
     for note in notes if is_main() else ():
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(f"note: {visible(note)}\n")
 
 
 def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> artifact.Step:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from slimformer.config import Config
+from slimformer.config import Config, Positive
 from slimformer.tasks.task import get_task
 
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from slimformer.models.sentence import SentenceSettings
     from slimformer.tasks.task import TaskData
-
-Positive = Annotated[int, Field(ge=1)]
 
 #: Options that an artifact remembers, so that it can be evaluated without being told again.
 RECORDED = ("text_column", "label_column", "label_separator", "language", "max_length")

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config
+from slimformer.config import Config, Positive
 from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.objectives import TermSpec, parse_terms
-from slimformer.train.options import Positive, StepOptions
+from slimformer.train.options import StepOptions
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config
+from slimformer.config import Config, Positive
 from slimformer.errors import RegistryError
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.registry import FORMATS
 from slimformer.tasks.options import BaseOptions, TaskOptions
-from slimformer.train.options import Positive, TrainingOptions
+from slimformer.train.options import TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
