@@ -5,18 +5,46 @@ A field's description is written once and serves as help of the command line and
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+import os
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from slimformer.errors import ConfigError, UsageError
+from slimformer.errors import ConfigError, UsageError, describe
+from slimformer.files import HALF, as_path, read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+#: More of anything that is counted is a slip of the hand, and overflows what libraries count in.
+MOST = 2**31 - 1
 #: A count of which there is at least one.
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+#: More threads than that help on no machine that has fewer cores.
+_MOST_THREADS = 64
+#: Settings take a few hundred bytes; more than so many, and more values than so many, are no settings.
+_YAML_BYTES, _YAML_VALUES = 2**20, 10_000
+
+
+def check_threads(count: int) -> int:
+    """A number of threads that this machine can start; else a `ValueError`."""
+    cores = os.cpu_count() or 1
+    most = max(_MOST_THREADS, cores)
+    if not 1 <= count <= most:
+        raise ValueError(f"this machine has {cores} cores; give 1 to {most}")
+    return count
+
+
+Threads = Annotated[int, AfterValidator(check_threads)]
+
+
+def check_count(flag: str, count: int) -> int:
+    """A number that something is counted by, such as the examples of a batch; else a `UsageError`."""
+    if not 1 <= count <= MOST:
+        raise UsageError(f"`--{flag}` is `{describe(count)}`; give 1 or more, {MOST} at most")
+    return count
 
 
 class Config(BaseModel):
@@ -35,6 +63,10 @@ class Config(BaseModel):
         plain = {
             key.replace("-", "_"): str(value) if isinstance(value, PurePath) else value for key, value in values.items()
         }
+        for key, value in plain.items():
+            # A run that is recorded could not be written down; bytes of a path that are no UTF-8 come as halves too.
+            if isinstance(value, str) and HALF.search(value):
+                raise ConfigError(f"{source}`{key}` is `{value}`, which is not UTF-8; rename it")
         try:
             return cls.model_validate(plain)
         except ValidationError as error:
@@ -45,7 +77,7 @@ class Config(BaseModel):
         """Build from a YAML file and values given besides, which win."""
         if file is None:
             return cls.make(given)
-        cls.make({**(stored := _read_yaml(Path(file)))}, source=f"`{file}`: ")
+        cls.make({**(stored := _read_yaml(as_path(file)))}, source=f"`{file}`: ")
         return cls.make({**{key.replace("-", "_"): value for key, value in stored.items()}, **given})
 
     def given(self) -> dict[str, Any]:
@@ -72,28 +104,73 @@ def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = Fa
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not name:
         return message
-    return f"`{name}` is `{first['input']}`: {message[0].lower() + message[1:]}"
+    return f"`{name}` is `{describe(first['input'])}`: {message[0].lower() + message[1:]}"
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = _parse_yaml(read_limited(path, _YAML_BYTES).decode())
     except FileNotFoundError:
         raise ConfigError(f"no config file at `{path}`; check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be read: {error.strerror}; give a YAML file of settings") from error
+    except UnicodeDecodeError as error:
         raise ConfigError(f"`{path}` cannot be read: {error}; give a YAML file in UTF-8") from error
+    except RecursionError:
+        raise ConfigError(f"`{path}` is nested too deeply; write one `setting: value` per line") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"`{path}` is not valid YAML: {' '.join(str(error).split())}; mend it") from error
+    except ValueError as error:  # also of dates that are none, and of numbers of thousands of digits
+        raise ConfigError(f"`{path}` cannot be read: {error}; mend it") from error
     if content is None:
         return {}
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` holds a {type(content).__name__}; write one `setting: value` per line")
+    return {str(key): value for key, value in content.items()}
+
+
+def _parse_yaml(text: str) -> Any:
+    """The content of a YAML text; a `ValueError` where it is more than plain settings."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node: Any = loader.get_single_node()
+        if node is None:
+            return None
+        # Before anything is made of it: a few lines of aliases can stand for gigabytes.
+        _count_values(node, {})
+        if isinstance(node, yaml.MappingNode):
+            _check_keys([key.value for key, _ in node.value])
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(keys: list[Any]) -> None:
+    if not all(isinstance(key, str) for key in keys):
+        raise ValueError("a list or a mapping stands where a setting is named")
     # The parser keeps the last of several values without a word.
-    names = [str(key.value).replace("-", "_") for key, _ in yaml.compose(text, yaml.SafeLoader).value]
+    names = [key.replace("-", "_") for key in keys]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(f"`{path}`: `{name}` is there twice; keep one of them")
-    return {str(key): value for key, value in content.items()}
+            raise ValueError(f"`{name}` is there twice, keep one of them")
+
+
+def _count_values(node: Any, counts: dict[int, int]) -> int:
+    """How many values a node stands for once its aliases are written out."""
+    if isinstance(node.value, str):
+        if HALF.search(node.value):
+            raise ValueError(f"`{describe(node.value)}` holds half of a character")
+        return 1
+    if id(node) not in counts:
+        counts[id(node)] = 0  # stands for "being counted"
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+        counts[id(node)] = 1 + sum(_count_values(part, counts) for part in parts)
+    if counts[id(node)] == 0:
+        raise ValueError("an alias stands for what it is part of")
+    if counts[id(node)] > _YAML_VALUES:
+        raise ValueError(f"with its aliases it stands for more than {_YAML_VALUES:,} values")
+    return counts[id(node)]

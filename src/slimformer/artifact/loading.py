@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.checks import check_configs, check_files, read_config
@@ -13,10 +12,13 @@ from slimformer.artifact.probe import Probe, ask, difference
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
 from slimformer.models import quiet
 from slimformer.models.loading import processor_class
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from transformers import PreTrainedModel
 
@@ -52,7 +54,7 @@ def load(
         >>> loaded = load("out/sst2")
         >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
     """
-    path = Path(folder).expanduser()
+    path = as_path(folder)
     manifest = checked_manifest(path, hashes=check, trust_code=trust_remote_code)
     model = load_model(path, dtype=dtype, trust_code=trust_remote_code, base=base)
     if type(model).__name__ != manifest.model.architecture:
@@ -155,7 +157,7 @@ def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path
     the fingerprint of the weights, the loading of model and processor, and the probe, asked on the CPU in
     float32. A mask is verified on its base, which is found as `load` finds it.
     """
-    path = Path(folder).expanduser()
+    path = as_path(folder)
     manifest = checked_manifest(path, trust_code=trust_remote_code)
     found = fingerprint(path)
     if found != manifest.model.fingerprint:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     BaseModel,
@@ -27,6 +26,10 @@ from pydantic import (
 
 from slimformer.artifact.layout import MANIFEST, MASK, is_safe_name
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Version of the format written, and the newest one read.
 FORMAT = 2
@@ -157,7 +160,7 @@ class Manifest(Record):
 
 def read_manifest(folder: str | Path) -> Manifest:
     """Read and check `slimformer.json` of an artifact; the other files are not looked at."""
-    path = Path(folder).expanduser() / MANIFEST
+    path = as_path(folder) / MANIFEST
     if not path.parent.is_dir():
         raise ArtifactError(f"no folder at `{folder}`; give the folder of an artifact{_interrupted(path.parent)}")
     if not path.is_file():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MASK
@@ -13,8 +12,11 @@ from slimformer.artifact.storage.mask import assemble, narrow
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from torch import Tensor
     from transformers import PreTrainedModel
@@ -43,7 +45,7 @@ def merge(
         overwrite: Replace an artifact that is there.
         command: The command line, for the record.
     """
-    path = Path(folder).expanduser()
+    path = as_path(folder)
     loaded = load(path, base=base)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")

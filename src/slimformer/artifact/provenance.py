@@ -14,6 +14,7 @@ from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 from slimformer.artifact.storage.handler import storage_of, weight_files
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
 from slimformer.models import ALIASES, resolve
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
         weights: a model, a state dict, or a folder with safetensors.
     """
     if isinstance(weights, str | Path):
-        return _combine(_folder_digests(Path(weights).expanduser()))
+        return _combine(_folder_digests(as_path(weights)))
     tensors = weights if isinstance(weights, Mapping) else stored_tensors(weights)
     return _combine(_digests(tensors.items()))
 

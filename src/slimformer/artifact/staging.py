@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_replaceable, lock, mark, remove_own
 from slimformer.errors import ArtifactError, SlimformerError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +38,7 @@ def staging(folder: str | Path, *, needed: int, overwrite: bool = False) -> Iter
         needed: bytes about to be written, checked against the free space beforehand.
         overwrite: whether an artifact that is there already may be replaced.
     """
-    target = Path(folder).expanduser().resolve()
+    target = as_path(folder).resolve()
     _check_target(target, overwrite)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

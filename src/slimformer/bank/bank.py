@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,10 +16,12 @@ from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import SharedBase
 from slimformer.bank.tasks import BankTask
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
 from slimformer.inference.door import open_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from torch import nn
     from transformers import PreTrainedModel
@@ -72,7 +73,7 @@ class MaskBank:
 
     def add(self, name: str, folder: str | Path) -> None:
         """Add the mask of a folder under a name; a mask for another base is refused."""
-        path = Path(folder).expanduser()
+        path = as_path(folder)
         with self._lock:
             self._refuse_known(name)
             if self._base is None:

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from slimformer.cli.output import Json, human_bytes, print_json, print_table
+from slimformer.config import MOST, check_threads
 from slimformer.errors import UsageError
 
 
@@ -34,8 +35,10 @@ def bench_models(
 
     if not models:
         raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")
-    if threads is not None and threads < 1:
-        raise UsageError(f"`--threads` is `{threads}`; give 1 or more")
+    try:
+        check_threads(1 if threads is None else threads)
+    except ValueError as error:
+        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
     if not 0 <= seconds < math.inf:
         raise UsageError(f"`--seconds` is `{seconds}`; give 0 or more")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
@@ -49,8 +52,8 @@ def bench_models(
 def _numbers(flag: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     for part in parts:
-        if not part.isdecimal() or int(part) < 1:
-            raise UsageError(f"`--{flag}` is `{text}`; give whole numbers from 1, joined by commas")
+        if not part.isdecimal() or not 1 <= len(part) <= len(str(MOST)) or not 1 <= int(part) <= MOST:
+            raise UsageError(f"`--{flag}` is `{text}`; give whole numbers from 1 to {MOST}, joined by commas")
     return [int(part) for part in parts]
 
 

@@ -6,7 +6,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, presentable
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -24,7 +24,7 @@ def fail(error: Exception, code: int, debug: bool, *, hint: str = "", by_flags: 
     """
     if debug:
         raise error
-    message = " ".join(str(error).split())
+    message = " ".join(presentable(str(error)).split())
     message = message if message.endswith("...") else message.rstrip(".")
     sys.stderr.write(f"error: {_with_flags(message) if by_flags else message}{hint}\n")
     sys.exit(code)

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from slimformer.cli.output import ConfigFile, Json, Overwrite, Quiet, Resume, print_json, print_line
+from slimformer.errors import visible
 from slimformer.registry import METHODS
 
 
@@ -25,7 +26,7 @@ class RunFlags:
 
 def command_line() -> str:
     """The command as it was typed, for the record."""
-    return shlex.join(["slimformer", *sys.argv[1:]])
+    return visible(shlex.join(["slimformer", *sys.argv[1:]]))
 
 
 def __getattr__(name: str) -> Callable[..., None]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from slimformer.errors import visible
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -26,17 +28,19 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """Write a title and a table; the first column is text and the others are numbers, set to the right."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table()
     for number, column in enumerate(columns):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+        table.add_column(Text(visible(column)), justify="right" if number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
+        # As text, so that `[red]` or `[link=…]` in a name stays what it is.
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console = Console(highlight=False)
     # A number cut short is worse than a line that wraps: the table is as wide as it needs to be.
     needed = console.measure(table, options=console.options.update(max_width=10_000)).maximum
     console.width = max(console.width, needed)
-    console.print(title)
+    console.print(Text(visible(title)))
     console.print(table)
 
 
@@ -44,13 +48,13 @@ def print_line(text: str) -> None:
     """Write one line to standard output; of several processes only the first does."""
     if not _speaks():
         return
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{visible(text)}\n")
 
 
 def print_notes(notes: Sequence[str]) -> None:
     """Write what was done to data or model that may not be expected, to standard error."""
     for note in notes if _speaks() else ():
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(f"note: {visible(note)}\n")
 
 
 def _speaks() -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.errors import DataError, UsageError
+from slimformer.errors import DataError, UsageError, presentable, visible
 
 if TYPE_CHECKING:
     from slimformer.inference.pipeline import Reply, TaskPipeline
@@ -73,12 +73,13 @@ def _print(pipeline: TaskPipeline, reply: Reply, as_json: bool) -> bool:
     from slimformer.inference.pipeline import Failure
 
     if not isinstance(reply, Failure):
-        sys.stdout.write((json.dumps(reply, ensure_ascii=False) if as_json else pipeline.kind.line(reply)) + "\n")
+        line = json.dumps(reply, ensure_ascii=False) if as_json else pipeline.kind.line(reply)
+        sys.stdout.write(f"{visible(line)}\n")
         return True
     if as_json:
         failure: dict[str, Any] = {"line": reply.line, "error": reply.error}
-        sys.stdout.write(json.dumps(failure, ensure_ascii=False) + "\n")
+        sys.stdout.write(f"{visible(json.dumps(failure, ensure_ascii=False))}\n")
     else:
         sys.stdout.flush()
-        sys.stderr.write(f"error: line {reply.line}: {reply.error}\n")
+        sys.stderr.write(f"error: line {reply.line}: {presentable(reply.error)}\n")
     return False

@@ -13,6 +13,7 @@ import numpy as np
 from slimformer.corpus.source import SourceFile, visible_files
 from slimformer.corpus.stream import Stream
 from slimformer.errors import DataError
+from slimformer.files import as_path, open_file
 from slimformer.tasks.features import StackingCollator, TensorCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.readers.idx import ImageArray, read_idx_array
@@ -115,7 +116,7 @@ def open_images(paths: str | Path | Sequence[str | Path]) -> ImageCorpus:
     images: list[ImageFile | ImageArray] = []
     files: list[SourceFile] = []
     for path in given:
-        for file in _files(Path(path).expanduser()):
+        for file in _files(as_path(path)):
             files.append(file)
             images += _images_in(file.path)
     if not images:
@@ -155,9 +156,9 @@ def _images_in(path: Path) -> Iterator[ImageFile | ImageArray]:
 
 def _members(path: Path) -> list[str]:
     try:
-        with zipfile.ZipFile(path) as packed:
+        with open_file(path) as file, zipfile.ZipFile(file) as packed:
             names = packed.namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(f"`{path}` is not a zip file that can be read: {error}; copy it again") from error
     return sorted(name for name in names if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from slimformer.corpus.source import (
     text_column_of,
 )
 from slimformer.errors import DataError
+from slimformer.files import JsonError, parse_json
 from slimformer.tasks.columns import listed_columns
 
 if TYPE_CHECKING:
@@ -243,11 +243,9 @@ class _BadLine(Exception):  # noqa: N818
 
 def _object_in(line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise _BadLine(f"is not valid JSON: {error.msg} at character {error.pos + 1}") from error
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number of thousands of digits
-        raise _BadLine(f"is not JSON that can be read: {error}") from error
+        value = parse_json(line, halves=True)
+    except JsonError as error:
+        raise _BadLine(f"is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise _BadLine(f"holds a {type(value).__name__}, not an object")
     return value

@@ -12,6 +12,7 @@ from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_
 from slimformer.corpus.source import Source, SourceFile, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
+from slimformer.files import as_path
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", "
 
 def find_sources(path: str | Path, text_column: str | None, documents: Documents, step: int) -> Iterator[Source]:
     """The sources a path, or the name of a Hub data set, stands for."""
-    place = Path(path).expanduser()
+    place = as_path(path)
     if place.is_dir():
         if is_stored(place):
             yield open_stored(place, text_column, step)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, visible
+from slimformer.files import open_file
 from slimformer.tasks.columns import IDS, TEXTS, listed_columns
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def size_of(path: Path) -> int:
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A file opened for reading bytes; whatever fails while it is read becomes a `DataError`."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             yield file
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -134,7 +135,7 @@ class Outlive:
             where = f"row {fault.row}" if fault.byte is None else f"byte {fault.byte}"
             _logger.warning(
                 "`%s` %s %s; such records are left out and such bytes replaced, without another word about this file",
-                *(fault.file, where, fault.what),
+                *(visible(fault.file), where, visible(fault.what)),
             )
 
 
@@ -153,7 +154,7 @@ def decode(content: bytes, file: str, on_fault: OnFault, *, byte: int | None = N
 def _line(path: Path, byte: int) -> int:
     """Number of the line a byte stands in, counted from 1."""
     lines = 1
-    with path.open("rb") as file:
+    with open_file(path) as file:
         while byte > 0 and (chunk := file.read(min(byte, _CHUNK))):
             lines += chunk.count(b"\n")
             byte -= len(chunk)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.corpus.source import OnFault, Source, SourceFile, decode, text_column_of
 from slimformer.errors import DataError
+from slimformer.files import open_file
 from slimformer.tasks.readers.hub import fetch
 from slimformer.tasks.splits import SYNONYMS
 
@@ -215,6 +216,7 @@ def _check_text(name: str, column: str, kind: Any) -> None:
 def _opened(path: Path) -> Any:
     from pyarrow import parquet
 
+    open_file(path).close()  # nothing but a file
     # Both are needed to have a column read piece by piece and not a whole row group of it at once.
     return parquet.ParquetFile(path, buffer_size=_BATCH, pre_buffer=False)
 

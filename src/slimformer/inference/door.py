@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest
 from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
@@ -83,7 +84,7 @@ class OpenModel:
 
 def is_artifact(name: str | Path) -> bool:
     """Whether a name is that of a folder which holds an artifact."""
-    return (Path(name).expanduser() / MANIFEST).is_file()
+    return (as_path(name) / MANIFEST).is_file()
 
 
 def look_up(name: str | Path, *, hashes: bool = True) -> Source:
@@ -93,7 +94,7 @@ def look_up(name: str | Path, *, hashes: bool = True) -> Source:
         name: An alias, a folder, a Hub name or an artifact.
         hashes: Compare the SHA-256 of an artifact's files, not only their names and sizes.
     """
-    manifest = checked_manifest(Path(name).expanduser(), hashes=hashes) if is_artifact(name) else None
+    manifest = checked_manifest(as_path(name), hashes=hashes) if is_artifact(name) else None
     return Source(str(name), models.load_config(name), manifest)
 
 

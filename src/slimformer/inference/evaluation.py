@@ -8,6 +8,7 @@ from torch.nn.utils import parametrize
 
 from slimformer import models
 from slimformer.anatomy import family_of
+from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.door import look_up, open_model
 from slimformer.inference.runners import TorchRunner, run
@@ -144,8 +145,7 @@ def evaluate_on_task(
         batch_size: Items per forward; changes speed and memory only.
         base: Where the base of a mask is; where it was at saving when not given.
     """
-    if batch_size < 1:
-        raise ConfigError(f"`--batch-size` is `{batch_size}`; give 1 or more")
+    check_count("batch-size", batch_size)
     source = look_up(name)
     config, trained_for = source.config, source.task
     options = _completed(options, trained_for)

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer import models
+from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import TaskCodec, longest, recorded_kind
 from slimformer.inference.door import Source, look_up, open_model
@@ -140,8 +141,7 @@ def open_pipeline(
     import transformers
 
     for flag, value in (("batch-size", batch_size), ("max-length", max_length), ("max-new-tokens", max_new_tokens)):
-        if value is not None and value < 1:
-            raise ConfigError(f"`--{flag}` is `{value}`; give 1 or more")
+        check_count(flag, 1 if value is None else value)
     source = look_up(name)
     kind = _kind(source, task)
     if max_new_tokens is not None and not kind.new_tokens:

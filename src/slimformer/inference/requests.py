@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 import sys
 import zlib
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
+from slimformer.files import JsonError, as_path, open_file, parse_json
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def given_requests(texts: Sequence[str]) -> Iterator[TaskRequest]:
         content: Any = text
         if text.lstrip().startswith("{"):
             try:
-                content = json.loads(text)
-            except ValueError:
+                content = parse_json(text)
+            except JsonError:
                 content = text
         yield TaskRequest(content, ORIGIN, number)
 
@@ -61,14 +61,16 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
     if name == STDIN:
         yield sys.stdin.buffer
         return
-    path = Path(name).expanduser()
+    path = as_path(name)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            yield cast("IO[bytes]", stream)
+        # A shell's `<(command)` is a pipe that has its writer already.
+        with path.open("rb") if str(path).startswith(("/dev/fd/", "/proc/self/fd/")) else open_file(path) as file:
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
     except FileNotFoundError:
         raise DataError(f"no file at `{name}`; give a file of requests, or `-` for standard input") from None
-    except (IsADirectoryError, PermissionError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"`{name}` cannot be read: {error}; give a file of requests") from error
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"`{name}` cannot be read: {reason}; give a file of requests, or `-` for a pipe") from error
 
 
 def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
@@ -99,11 +101,9 @@ def _json_request(file: str, number: int, text: str, error: str | None) -> TaskR
     if error is not None:
         return TaskRequest(None, file, number, error)
     try:
-        return TaskRequest(json.loads(text), file, number)
-    except ValueError as reason:
+        return TaskRequest(parse_json(text), file, number)
+    except JsonError as reason:
         return TaskRequest(None, file, number, f"not valid JSON: {reason}; write one object a line")
-    except RecursionError:
-        return TaskRequest(None, file, number, "JSON that is nested too deeply; write one object a line")
 
 
 def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRequest]:

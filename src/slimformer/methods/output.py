@@ -13,6 +13,7 @@ from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_replaceable
 from slimformer.errors import ConfigError, TrainingError
+from slimformer.files import as_path
 from slimformer.train import TrainingFolder, checkpoints
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class OutputDirectory:
         """The directory that `--out` names."""
         if out is None:
             return cls(None)
-        path = Path(out).expanduser()
+        path = as_path(out)
         if path.name in ("", ".."):
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path, files)

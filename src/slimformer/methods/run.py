@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
+from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
@@ -104,7 +105,7 @@ def counts_of(step: artifact.Step) -> dict[str, Any]:
 def show_notes(notes: list[str]) -> None:
     """Tell the user what was done to data or model that may not be expected."""
     for note in notes if is_main() else ():
-        sys.stderr.write(f"note: {note}\n")
+        sys.stderr.write(f"note: {visible(note)}\n")
 
 
 def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> artifact.Step:

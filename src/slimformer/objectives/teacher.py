@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -12,10 +11,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from slimformer.errors import ConfigError, TrainingError
+from slimformer.files import as_path
 from slimformer.objectives.recording import LABELS, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from torch import Tensor, nn
 
@@ -86,7 +87,7 @@ class TeacherCache:
         unknown = sorted(name for name in names if not name.startswith(PER_EXAMPLE) and _kind(name) not in PER_TOKEN)
         if unknown:
             raise ConfigError(f"`teacher_cache` cannot keep `{unknown[0]}`; leave it out, or learn `relations`")
-        self.folder = Path(folder).expanduser()
+        self.folder = as_path(folder)
         self.names = names
         self.teacher = f"{teacher} {','.join(names)}"
         try:

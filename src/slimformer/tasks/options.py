@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from slimformer.models.sentence import SentenceSettings
     from slimformer.tasks.task import TaskData
 
-
 #: Options that an artifact remembers, so that it can be evaluated without being told again.
 RECORDED = ("text_column", "label_column", "label_separator", "language", "max_length")
 

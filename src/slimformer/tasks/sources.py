@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.files import as_path
 from slimformer.tasks.folder import Folder
 from slimformer.tasks.preset import Carve, Layout, Preset
 from slimformer.tasks.readers import ENDINGS, Row, Table, read, reader_for
@@ -100,9 +101,11 @@ def _existing(preset: Preset, source: str | Path | None) -> Path | None:
         if preset.hub is None:
             raise DataError(f"task `{preset.name}` has no data of its own; give a folder, a file or a Hub name")
         return None
-    path = Path(source).expanduser()
-    if path.exists():
+    path = as_path(source)
+    if path.is_file() or path.is_dir():
         return path
+    if path.exists():
+        raise DataError(f"`{source}` is a pipe or a device, and data are read more than once; give a file or a folder")
     if isinstance(source, Path) or parse_hub_name(source) is None or path.suffix.lower() in ENDINGS:
         raise DataError(f"nothing at `{source}`; give a folder, a file or a Hub name such as `owner/name:config`")
     return None

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slimformer.config import Config, Positive
+from slimformer.config import Config, Positive, Threads
 
 
 class StepOptions(Config):
@@ -28,19 +28,19 @@ class StepOptions(Config):
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's first moment.")
     beta2: float = Field(0.999, ge=0, lt=1, description="Decay of Adam's second moment.")
     clip: float = Field(1.0, ge=0, description="Bound on the gradient's norm; 0 for none.")
-    seed: int = Field(0, ge=0, description="Seed of the order of examples, dropout and new weights.")
+    seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the order of examples, dropout and new weights.")
     bf16: bool = Field(False, description="Compute in bfloat16 where it is safe; weights stay in float32.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
     save_every: Positive = Field(500, description="Steps between checkpoints for `--resume`.")
     log_every: Positive = Field(10, description="Steps between progress lines.")
-    threads: Positive | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
+    threads: Threads | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
     tensorboard: str | None = Field(None, description="Folder for TensorBoard's event files.")
 
 
 class TrainingOptions(StepOptions):
     """The same for data that is gone through in epochs and measured on dev."""
 
-    epochs: float = Field(3.0, gt=0, description="Passes over the training data; `--max-steps` wins over it.")
+    epochs: float = Field(3.0, gt=0, le=1e6, description="Passes over the training data; `--max-steps` wins over it.")
     group_by_length: bool = Field(False, description="Put texts of similar length into one batch.")
     eval_every: Positive | None = Field(
         None, description="Steps between evaluations on dev; by default after each epoch."

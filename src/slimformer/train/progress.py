@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from slimformer.errors import visible
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -72,7 +74,7 @@ class ProgressBar(TrainerCallback):
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[facts]}"),
+                TextColumn("{task.fields[facts]}", markup=False),
                 console=Console(stderr=True),
             )
             self.bar.start()
@@ -109,7 +111,8 @@ def _facts(logs: dict[str, Any]) -> str:
         and not name.startswith(("train_", "total_"))
     }
     return "  ".join(
-        f"{name} {value:.3g}" if name == "learning_rate" else f"{name} {value:.4f}" for name, value in shown.items()
+        f"{visible(name)} {value:.3g}" if name == "learning_rate" else f"{visible(name)} {value:.4f}"
+        for name, value in shown.items()
     )
 
 

@@ -9,6 +9,7 @@ from slimformer import models
 from slimformer.artifact.checks import sum_file
 from slimformer.artifact.provenance import cached_folder, describe_base
 from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from slimformer.artifact.storage.mask_file import BaseRecord
@@ -81,7 +82,7 @@ def find_base(record: BaseRecord, folder: Path, given: str | Path | None = None)
         try:
             found = fingerprint_of(place)
         except (CheckpointError, ArtifactError):
-            if given is not None and Path(given).expanduser().is_dir():
+            if given is not None and as_path(given).is_dir():
                 raise
             continue
         if found == record.fingerprint:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from slimformer.artifact.staging import hidden_folder, sync
 from slimformer.errors import ArtifactError, ConfigError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +84,7 @@ class ExportResult:
 
 def check_place(out: str | Path, overwrite: bool) -> Path:
     """The file that is to be written, or an error if it is taken or cannot be; nothing is left there."""
-    path = Path(out).expanduser()
+    path = as_path(out)
     if path.is_dir() or path.name in ("", ".."):
         raise ArtifactError(f"`{out}` is a folder; give the name of a file, such as `{path / 'model.onnx'}`")
     for taken in (path, data_beside(path)):

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from slimformer.config import Positive
 from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
 
@@ -28,7 +27,10 @@ MATRICES = (*ROLES, *OTHERS)
 #: Share of the steps after which the sparsity asked for, and the structure, are reached.
 RAMP = 0.7
 
-_BLOCKS = re.compile(r"\d+(-\d*)?(,\d+(-\d*)?)*")
+#: No model has more blocks; of a range without bounds a list would be made.
+MOST_BLOCKS = 9_999
+BlockCount = Annotated[int, Field(ge=1, le=MOST_BLOCKS)]
+_BLOCKS = re.compile(r"\d{1,4}(-(\d{1,4})?)?(,\d{1,4}(-(\d{1,4})?)?)*")
 
 
 class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
@@ -46,8 +48,8 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
     )
     threshold: float = Field(0.01, gt=0, description="Score above which a weight is kept.")
     blocks: str = Field("2-", description="Blocks to mask, counted from 0: `2-`, `1-5` or `0,3,5`.")
-    top_down: Positive | None = Field(None, description="Mask this many blocks from the top instead of `--blocks`.")
-    bottom_up: Positive | None = Field(None, description="Mask this many from the bottom instead of `--blocks`.")
+    top_down: BlockCount | None = Field(None, description="Mask this many blocks from the top instead of `--blocks`.")
+    bottom_up: BlockCount | None = Field(None, description="Mask this many from the bottom instead of `--blocks`.")
     matrices: str = Field(
         ",".join(MATRICES), description=f"Matrices to mask, joined by commas, out of {', '.join(MATRICES)}."
     )
@@ -68,7 +70,7 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
     @classmethod
     def _blocks_can_be_read(cls, blocks: str) -> str:
         if not _BLOCKS.fullmatch(blocks.replace(" ", "")):
-            raise ValueError("give blocks counted from 0 as `2-`, `1-5` or `0,3,5`")
+            raise ValueError(f"give blocks counted from 0 to {MOST_BLOCKS} as `2-`, `1-5` or `0,3,5`")
         for first, last in re.findall(r"(\d+)-(\d+)", blocks):
             if int(first) > int(last):
                 raise ValueError(f"`{first}-{last}` runs backwards; give `{last}-{first}`")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from slimformer import models
 from slimformer.errors import ConfigError
+from slimformer.files import as_path
 from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import head_classes
 from slimformer.methods.finetune.config import FinetuneConfig
@@ -121,7 +122,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
 
     def _teacher_folder(self, task: str) -> Path:
         if self.config.out is not None:
-            out = Path(self.config.out).expanduser()
+            out = as_path(self.config.out)
             return out.with_name(f"{out.name}.finetuned")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError(

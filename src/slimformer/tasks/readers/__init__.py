@@ -82,9 +82,9 @@ def readable() -> str:
 
 
 def _first_character(path: Path) -> str:
-    from slimformer.tasks.readers.table import read_text
+    from slimformer.tasks.readers.table import read_lines
 
-    return read_text(path).lstrip()[:1]
+    return next((line.lstrip()[:1] for line in read_lines(path) if line.strip()), "")
 
 
 def _read_text(path: Path, reader: str, **options: Any) -> Table:

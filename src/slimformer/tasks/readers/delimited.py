@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.table import Row, Table, read_lines, read_text
+from slimformer.tasks.readers.table import Row, Table, read_lines, stream_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +38,8 @@ def read_delimited(
         skip_ragged: Leave out records with too few or too many fields instead of refusing the file.
         encoding: What the bytes mean.
     """
-    records = list(_quoted_records(path, delimiter, encoding) if quoted else _bare_records(path, delimiter, encoding))
-    names = list(columns) if columns is not None else _header(path, records.pop(0)[1])
+    records = (_quoted_records if quoted else _bare_records)(path, delimiter, encoding)
+    names = list(columns) if columns is not None else _header(path, next(records, (1, [""]))[1])
     rows = []
     for line, fields in records:
         if len(fields) != len(names):
@@ -58,9 +57,8 @@ def _bare_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]
 
 
 def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]:
-    # newline="" leaves line ends inside quoted fields as they are.
-    text = io.StringIO(read_text(path, encoding), newline="")
-    reader = csv.reader(text, delimiter=delimiter, strict=True)
+    # Line ends inside quoted fields stay as they are.
+    reader = csv.reader(stream_lines(path, encoding), delimiter=delimiter, strict=True)
     begins = 1
     with _unlimited_fields():
         try:

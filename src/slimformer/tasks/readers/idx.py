@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,7 @@ def read_idx_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     if len(content) < begin:
         raise DataError(f"`{path}` ends inside its header; copy it again")
     shape = struct.unpack(f">{dimensions}I", content[4:begin])
-    expected = begin + int(np.prod(shape, dtype=np.int64))
+    expected = begin + math.prod(shape)
     if len(content) != expected:
         raise DataError(f"`{path}` has {len(content)} bytes where its header promises {expected}; copy it again")
     return np.frombuffer(content, np.uint8, offset=begin).reshape(shape)

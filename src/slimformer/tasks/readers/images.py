@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import io
+import lzma
 import os
+import re
+import threading
+import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
+from slimformer.files import open_file, read_limited
 from slimformer.tasks.readers.table import Row, Table
 
 if TYPE_CHECKING:
@@ -18,6 +24,10 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
+#: No picture of a data set is larger, encoded or decoded; a file of a few bytes can claim to be.
+MOST_BYTES, MOST_PIXELS = 2**28, 2**26
+#: Filters of warnings belong to the whole process.
+_PILLOW = threading.Lock()
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -37,21 +47,27 @@ class ImageFile:
         return "/".join(PurePosixPath(self.member or Path(self.path).as_posix()).parts[-3:])
 
     def read(self) -> bytes:
-        """The encoded bytes."""
-        if self.member is None:
-            return Path(self.path).read_bytes()
-        return _opened_zip(self.path, os.getpid()).read(self.member)
+        """The encoded bytes; whatever fails is a `DataError`."""
+        try:
+            if self.member is None:
+                return read_limited(Path(self.path), MOST_BYTES)
+            packed = _opened_zip(self.path, os.getpid())
+            if packed.getinfo(self.member).file_size > MOST_BYTES:
+                raise self._unreadable(f"it unpacks to more than {MOST_BYTES:,} bytes")
+            return packed.read(self.member)
+        except OSError as error:
+            raise self._unreadable(error.strerror or str(error)) from error
+        # Of a wrong sum, a password, a way of packing that is not known, a member that has gone.
+        except (zipfile.BadZipFile, RuntimeError, KeyError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            raise self._unreadable(str(error)) from error
 
     def open(self) -> Image:
         """Decode the image."""
-        from PIL import Image, UnidentifiedImageError
-
+        image = self._begin(self.read())
         try:
-            image = Image.open(io.BytesIO(self.read()))
             image.load()
-        except (UnidentifiedImageError, OSError, SyntaxError, zipfile.BadZipFile) as error:
-            reason = "no known image format" if isinstance(error, UnidentifiedImageError) else str(error)
-            raise DataError(f"`{self}` is not an image that can be read: {reason}; replace or remove it") from error
+        except Exception as error:  # each of Pillow's formats fails in its own way
+            raise self._unreadable(str(error)) from error
         return image
 
     def check(self) -> None:
@@ -59,17 +75,40 @@ class ImageFile:
 
         PNG files carry checksums; a JPEG file that lacks its end marker is decoded to make sure.
         """
-        from PIL import Image
-
         content = self.read()
+        image = self._begin(content)
+        whole = image.format != "JPEG" or content.rstrip(b"\0").endswith(b"\xff\xd9")
         try:
-            with Image.open(io.BytesIO(content)) as image:
-                whole = image.format != "JPEG" or content.rstrip(b"\0").endswith(b"\xff\xd9")
-                image.verify()
-        except (OSError, SyntaxError):
+            image.verify()
+        except Exception:  # `open` says what is wrong
             whole = False
         if not whole:
             self.open()
+
+    def _begin(self, content: bytes) -> Image:
+        """The image before its pixels are decoded; one that would fill the memory is refused."""
+        from PIL import Image, UnidentifiedImageError
+
+        try:
+            with _PILLOW, warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                image = Image.open(io.BytesIO(content))
+        except Image.DecompressionBombError as error:
+            size = re.search(r"\d+", str(error))
+            raise self._too_large(int(size[0]) if size else MOST_PIXELS) from error
+        except UnidentifiedImageError as error:
+            raise self._unreadable("no known image format") from error
+        except Exception as error:
+            raise self._unreadable(str(error)) from error
+        if image.width * image.height > MOST_PIXELS:
+            raise self._too_large(image.width * image.height)
+        return image
+
+    def _too_large(self, pixels: int) -> DataError:
+        return self._unreadable(f"it has {pixels:,} pixels, more than {MOST_PIXELS:,}")
+
+    def _unreadable(self, reason: str) -> DataError:
+        return DataError(f"`{self}` is not an image that can be read: {reason}; replace or remove it")
 
 
 def read_image_folder(root: Path, split: str) -> Table:
@@ -104,7 +143,7 @@ def _zip_members(root: Path, split: str) -> list[tuple[str, ImageFile]]:
 def _zip_names(root: Path) -> list[str]:
     try:
         names = _opened_zip(str(root), os.getpid()).namelist()
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(f"`{root}` is not a zip file that can be read: {error}; copy it again") from error
     return sorted(name for name in names if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES)
 
@@ -112,6 +151,7 @@ def _zip_names(root: Path) -> list[str]:
 @lru_cache(maxsize=8)
 def _opened_zip(path: str, process: int) -> zipfile.ZipFile:
     """One handle a process: data loader workers must not share a file position."""
+    open_file(Path(path)).close()  # nothing but a file
     return zipfile.ZipFile(path)
 
 

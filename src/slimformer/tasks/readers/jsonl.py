@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.files import JsonError, parse_json
 from slimformer.tasks.readers.table import Row, Table, read_lines
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 def read_jsonl(path: Path) -> Table:
     """Read a JSON Lines file; the columns are the keys of any object, in order of appearance."""
     lines = read_lines(path)
-    if lines[0].lstrip().startswith("["):
+    first = next(lines)
+    lines = chain([first], lines)
+    if first.lstrip().startswith("["):
         rows = _array(path, "\n".join(lines))
     else:
         rows = [_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
@@ -25,20 +28,17 @@ def read_jsonl(path: Path) -> Table:
 
 def _row(path: Path, number: int, line: str) -> Row:
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"`{path}` line {number} is not valid JSON: {error.msg} at character {error.pos + 1}; "
-            "write one object a line"
-        ) from error
+        value = parse_json(line)
+    except JsonError as error:
+        raise DataError(f"`{path}` line {number} is not valid JSON: {error}; write one object a line") from error
     return Row(_checked(path, number, value), str(path), number)
 
 
 def _array(path: Path, text: str) -> list[Row]:
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"`{path}` line {error.lineno} is not valid JSON: {error.msg}; mend the array") from error
+        values = parse_json(text)
+    except JsonError as error:
+        raise DataError(f"`{path}` line {error.line} is not valid JSON: {error}; mend the array") from error
     return [Row(_checked(path, number, value), str(path), number) for number, value in enumerate(values, start=1)]
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.files import JsonError, parse_json
 from slimformer.tasks.readers.table import Row, Table, read_text
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ def read_squad(path: Path) -> Table:
     holds no answer (`is_impossible`).
     """
     try:
-        content = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
-        raise DataError(f"`{path}` line {error.lineno} is not valid JSON: {error.msg}; copy the file again") from error
+        content = parse_json(read_text(path))
+    except JsonError as error:
+        raise DataError(f"`{path}` line {error.line} is not valid JSON: {error}; copy the file again") from error
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
         raise DataError(
             f"`{path}` has no list `data`; give a file in SQuAD's JSON layout, or one question a line as JSONL"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from slimformer.errors import DataError
+from slimformer.files import open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+#: Labelled data are held in memory: so many bytes, unpacked, and so many lines or rows a file may have.
+MOST_BYTES, MOST_ROWS = 2**31, 20_000_000
+_MARK = b"\xef\xbb\xbf"
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,50 +54,99 @@ class Table:
             raise DataError(f"`{self.file}` holds no rows; give a file with at least one record")
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file, unpacking it when its name ends in `.gz`; an empty file is an error."""
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file open for reading, unpacked when its name ends in `.gz`; whatever fails becomes a `DataError`."""
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz" and content:
-            content = gzip.decompress(content)
+        with open_file(path) as file:
+            if path.suffix == ".gz":
+                yield cast("BinaryIO", gzip.GzipFile(fileobj=file))
+            else:
+                yield file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"`{path}` is not a whole gzip file: {error}; copy it again") from error
     except OSError as error:
         raise DataError(f"`{path}` cannot be read: {error.strerror}; check the path and its permissions") from error
-    if not content:
+
+
+def check_size(path: Path) -> None:
+    """Refuse an empty file and one that is too large to be held in memory; only a packed one is read through."""
+    with opened(path) as stream:
+        if path.suffix == ".gz":
+            size = 0
+            while size <= MOST_BYTES and (chunk := stream.read(_CHUNK)):
+                size += len(chunk)
+        else:
+            size = stream.seek(0, io.SEEK_END)
+    if not size:
         raise DataError(f"`{path}` is empty; give a file with at least one record")
-    return content
+    refuse_large(str(path), size, 0)
+
+
+def refuse_large(name: str, size: int, rows: int) -> None:
+    """Refuse more bytes or rows than are held in memory."""
+    for count, most, unit in ((size, MOST_BYTES, "bytes"), (rows, MOST_ROWS, "rows")):
+        if count > most:
+            raise DataError(f"`{name}` has more than {most:,} {unit}, which labelled data may have; give a part of it")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file, unpacking it when its name ends in `.gz`; an empty file is an error."""
+    check_size(path)
+    with opened(path) as stream:
+        return stream.read()
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Read a whole file as text, without its byte order mark and otherwise untouched."""
-    content = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise DataError(_not_utf8(path, content, error)) from error
-    if not text.strip():
-        raise DataError(f"`{path}` holds only blank space; give a file with at least one record")
-    return text
+    return "".join(stream_lines(path, encoding, newline="\n"))
 
 
-def read_lines(path: Path, encoding: str = "utf-8") -> list[str]:
+def read_lines(path: Path, encoding: str = "utf-8") -> Iterator[str]:
     """Read a file as lines, without their ends.
 
     Only a line feed, with or without a carriage return, ends a line: `str.splitlines` would also cut at form
     feeds and at the Unicode separators that occur inside real sentences.
     """
-    lines = read_text(path, encoding).split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    for line in stream_lines(path, encoding, newline="\n"):
+        yield line.removesuffix("\n").removesuffix("\r")
 
 
-def _not_utf8(path: Path, content: bytes, error: UnicodeDecodeError) -> str:
-    before = content[: error.start]
-    line = before.count(b"\n") + 1
-    column = error.start - (before.rfind(b"\n") + 1) + 1
-    return (
-        f"`{path}` line {line} is not UTF-8: byte `0x{content[error.start]:02x}` at position {column} of the line; "
-        "convert the file, for example with: iconv -f latin1 -t utf-8"
-    )
+def stream_lines(path: Path, encoding: str = "utf-8", *, newline: str = "") -> Iterator[str]:
+    """Read a file line by line, with their ends, in the memory of one line.
+
+    Args:
+        path: The file; `.gz` is unpacked.
+        encoding: What the bytes mean.
+        newline: What ends a line, as `open` takes it.
+    """
+    check_size(path)
+    blank = True
+    with opened(path) as stream:
+        if stream.read(len(_MARK)) != _MARK:
+            stream.seek(0)
+        try:
+            for number, line in enumerate(io.TextIOWrapper(stream, encoding, newline=newline), start=1):
+                if number > MOST_ROWS:
+                    refuse_large(str(path), 0, number)
+                blank = blank and not line.strip()
+                yield line
+        except UnicodeDecodeError as error:
+            raise DataError(_not_text(path, encoding)) from error
+    if blank:
+        raise DataError(f"`{path}` holds only blank space; give a file with at least one record")
+
+
+def _not_text(path: Path, encoding: str) -> str:
+    """Which byte is no text: the decoder, which is ahead of the lines, does not tell."""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            content = line.removeprefix(_MARK) if number == 1 else line
+            try:
+                content.decode(encoding)
+            except UnicodeDecodeError as error:
+                return (
+                    f"`{path}` line {number} is not UTF-8: byte `0x{content[error.start]:02x}` at position "
+                    f"{error.start + 1} of the line; convert the file, for example with: iconv -f latin1 -t utf-8"
+                )
+    return f"`{path}` is not UTF-8; convert the file, for example with: iconv -f latin1 -t utf-8"

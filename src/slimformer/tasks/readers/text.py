@@ -27,7 +27,7 @@ def read_text_lines(path: Path, *, skip_blank: bool = False) -> Table:
 
 def read_parallel(texts: Path, labels: Path) -> Table:
     """Read texts and labels from two files of equally many lines."""
-    text_lines, label_lines = read_lines(texts), read_lines(labels)
+    text_lines, label_lines = list(read_lines(texts)), list(read_lines(labels))
     if len(text_lines) != len(label_lines):
         raise DataError(
             f"`{texts}` has {len(text_lines)} lines and `{labels}` has {len(label_lines)}; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
@@ -14,12 +13,14 @@ from slimformer.artifact.storage.mask import assemble
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import ArtifactError
+from slimformer.files import as_path
 from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.mask.scores import Masking
 from slimformer.report import Figure, Finding, Series, curves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -37,7 +38,7 @@ def mask_dissimilarity(folders: Mapping[str, str | Path]) -> Finding[dict[str, A
     Args:
         folders: Name → folder of a mask.
     """
-    masks = {name: _bits(Path(folder).expanduser()) for name, folder in folders.items()}
+    masks = {name: _bits(as_path(folder)) for name, folder in folders.items()}
     if len(masks) < 2:
         raise ArtifactError(f"{len(masks)} masks were given; give two or more to compare")
     data, lines = {}, []

@@ -1,0 +1,264 @@
+"""What careless and hostile users give to commands: rows of the table in `test_bad_input_table.py`."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+GOOD = "text\tlabel\nthe film was good\tyes\na dull plot\tno\n"
+#: What a label or a path may hold to rename a window, clear a screen or reverse the text behind it.
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a row may use: a base, data and an artifact, none of which it changes, and a folder of its own."""
+
+    base: Path
+    data: Path
+    artifact: Path
+    viewer: Path
+    tmp: Path
+
+    def write(self, name: str, content: str | bytes) -> Path:
+        """A file in the row's own folder."""
+        path = self.tmp / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+        return path
+
+    def splits(self, ending: str, train: str | bytes, dev: str | bytes | None = None) -> Path:
+        """A folder with a train and a dev split."""
+        self.write(f"mine/train.{ending}", train)
+        self.write(f"mine/dev.{ending}", train if dev is None else dev)
+        return self.tmp / "mine"
+
+    def finetune(self, *more: object) -> list[object]:
+        """A run that is in order but for `more`."""
+        flags = {"--model": self.base, "--task": "classification", "--data": self.data, "--out": self.tmp / "out"}
+        flags |= {"--max-steps": 2, "--batch-size": 8}
+        flags |= dict(zip(more[::2], more[1::2], strict=True))
+        return ["finetune", "--quiet", *(part for item in flags.items() for part in item)]
+
+    def mask(self, *more: object) -> list[object]:
+        """The same for a mask."""
+        return ["mask", *self.finetune(*more)[1:]]
+
+    def images(self) -> list[object]:
+        """A run on the images in the row's own folder."""
+        return self.finetune("--model", self.viewer, "--task", "image-classification", "--data", self.tmp / "mine")
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A row: what is run, what the one line says, and the exit code."""
+
+    command: Callable[[Room], list[object]]
+    words: tuple[str, ...]
+    code: int = 1
+
+
+def png(width: int = 8, height: int = 8) -> bytes:
+    """A picture whose header promises this size."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(stream, "png")
+    content = bytearray(stream.getvalue())
+    content[16:24] = struct.pack(">II", width, height)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def picture_folders(room: Room, bad: Callable[[Path], object]) -> list[object]:
+    """Folders of pictures for both splits, and what `bad` makes among them."""
+    for split in ("train", "dev"):
+        for label in ("cat", "dog"):
+            room.write(f"mine/{split}/{label}/1.png", png())
+    bad(room.tmp / "mine" / "train" / "cat" / "2.png")
+    return room.images()
+
+
+def zipped_pictures(room: Room, damage: Callable[[bytes], bytes]) -> list[object]:
+    """The same as a zip file with something changed in it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as packed:
+        for split in ("train", "dev"):
+            for label in ("cat", "dog"):
+                packed.writestr(f"{split}/{label}/1.png", png())
+    room.write("mine/pictures.zip", damage(stream.getvalue()))
+    return room.images()
+
+
+def wrong_sum(content: bytes) -> bytes:
+    """A zip file in which a byte of a picture has changed."""
+    place = content.index(b"IDAT") + 6
+    return content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
+
+
+def laughs(levels: int) -> str:
+    """YAML of a few lines that stands for 9 ** levels words."""
+    lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join([*lines, f"batch_size: *a{levels - 1}", ""])
+
+
+def configured(content: str | bytes) -> Callable[[Room], list[object]]:
+    """A run with this config file."""
+    return lambda room: room.finetune("--config", room.write("run.yaml", content))
+
+
+def labelled(ending: str, *lines: str) -> Callable[[Room], list[object]]:
+    """A run on data of these lines."""
+    return lambda room: room.finetune("--data", room.splits(ending, "\n".join([*lines, ""])))
+
+
+def asked(ending: str, content: str | bytes) -> Callable[[Room], list[object]]:
+    """A question to an artifact from a file."""
+    return lambda room: ["predict", room.artifact, "--file", room.write(f"asked.{ending}", content)]
+
+
+def pipe(path: Path) -> Path:
+    """A pipe that nobody writes to."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+    return path
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG_NUMBER = "9" * 5_000
+HALF = '{"text": "half \\ud800 of it", "label": "yes"}'
+WHOLE = '{"text": "a dull plot", "label": "no"}'
+
+#: Hangs, memory and raw errors.
+LIMITS = {
+    "a pipe among the images": Bad(
+        lambda room: picture_folders(room, pipe), ("train/cat/2.png", "is a pipe", "replace or remove it")
+    ),
+    "a folder among the images": Bad(lambda room: picture_folders(room, os.mkdir), ("2.png", "is a folder")),
+    "a pipe for data": Bad(lambda room: room.finetune("--data", pipe(room.tmp / "train.tsv")), ("is a pipe",)),
+    "a pipe for a config": Bad(lambda room: room.finetune("--config", pipe(room.tmp / "run.yaml")), ("is a pipe",)),
+    "a pipe for requests": Bad(
+        lambda room: ["predict", room.artifact, "--file", pipe(room.tmp / "asked.txt")], ("is a pipe", "`-`")
+    ),
+    "a device for requests": Bad(lambda room: ["predict", room.artifact, "--file", "/dev/zero"], ("is a device",)),
+    "an image that unpacks to gigabytes": Bad(
+        lambda room: picture_folders(room, lambda path: path.write_bytes(png(30_000, 30_000))),
+        ("2.png", "900,000,000 pixels"),
+    ),
+    "an image a little too large": Bad(
+        lambda room: picture_folders(room, lambda path: path.write_bytes(png(10_000, 10_000))),
+        ("2.png", "100,000,000 pixels"),
+    ),
+    "a zip with a wrong sum": Bad(lambda room: zipped_pictures(room, wrong_sum), ("train/cat/1.png", "Bad CRC-32")),
+    "a zip that is cut": Bad(lambda room: zipped_pictures(room, lambda all: all[:-40]), ("pictures.zip",)),
+    "blocks without end": Bad(lambda room: room.mask("--blocks", "0-99999999999"), ("`--blocks`", "0-99999999999"), 2),
+    "blocks of many digits": Bad(lambda room: room.mask("--blocks", "9" * 5_000), ("`--blocks`",), 2),
+    "thousands of threads": Bad(lambda room: room.finetune("--threads", 3_000), ("`--threads` is `3000`", "cores"), 2),
+    "thousands of threads to bench": Bad(
+        lambda room: ["bench", room.base, "--threads", 3_000], ("`--threads` is `3000`", "cores"), 2
+    ),
+    "a seed of 33 bits": Bad(
+        lambda room: room.finetune("--seed", 2**32), ("`--seed` is `4294967296`", "4294967295"), 2
+    ),
+    "epochs without end": Bad(lambda room: room.finetune("--epochs", "1e308"), ("`--epochs` is `1e308`", "less"), 2),
+    "a batch of 2**63": Bad(lambda room: room.finetune("--batch-size", 2**63), ("`--batch-size` is", "less"), 2),
+    "steps of 2**63": Bad(lambda room: room.finetune("--max-steps", 2**63), ("`--max-steps` is", "less"), 2),
+    "rows of 2**64": Bad(lambda room: room.finetune("--limit", 2**64), ("`--limit` is", "less"), 2),
+    "a batch of 2**63 to predict": Bad(
+        lambda room: ["predict", room.artifact, "a film", "--batch-size", 2**63], ("`--batch-size` is",), 2
+    ),
+    "a batch of 2**63 to evaluate": Bad(
+        lambda room: ["evaluate", room.artifact, "--data", room.data, "--batch-size", 2**63], ("`--batch-size` is",), 2
+    ),
+    "a batch of 2**63 to bench": Bad(lambda room: ["bench", room.base, "--batch", 2**63], ("`--batch` is",), 2),
+    "a number of 5,000 digits": Bad(lambda room: room.finetune("--batch-size", LONG_NUMBER), ("--batch-size",), 2),
+    "aliases that grow": Bad(configured(laughs(12)), ("run.yaml`", "aliases"), 1),
+    "aliases of merged mappings": Bad(
+        configured("a: &a {x: 1}\nb: &b\n  <<: [*a, *a]\nc: &c\n  <<: [*b, *b]\nbatch_size: *c\n"),
+        ("run.yaml`",),
+    ),
+    "an alias of itself": Bad(configured("batch_size: &a [*a]\n"), ("run.yaml`", "alias")),
+    "deep YAML": Bad(configured(f"batch_size: {DEEP}\n"), ("run.yaml`", "nested too deeply")),
+    "a number of 5,000 digits in YAML": Bad(configured(f"batch_size: {LONG_NUMBER}\n"), ("run.yaml`", "digits")),
+    "half a character in YAML": Bad(configured('task: "\\ud800"\n'), ("run.yaml`", "half of a character")),
+    "a date that is none in YAML": Bad(configured("task: 2001-99-99\n"), ("run.yaml`",)),
+    "a value of a megabyte in YAML": Bad(configured(f"batch_size: {'x' * 900_000}\n"), ("`batch_size` is `xxx", "…")),
+    "YAML of many megabytes": Bad(configured("# comment\n" * 500_000), ("run.yaml`", "bytes")),
+    "deep JSON": Bad(
+        labelled("jsonl", HALF.replace("half \\ud800 of it", "a"), f'{{"text": {DEEP}}}'),
+        ("line 2", "nested too deeply"),
+    ),
+    "deep JSON in an array": Bad(labelled("json", f'[{WHOLE}, {{"text": {DEEP}}}]'), ("nested too deeply",)),
+    "a number of 5,000 digits in JSON": Bad(
+        labelled("jsonl", WHOLE, f'{{"text": "a", "label": {LONG_NUMBER}}}'), ("line 2", "digits")
+    ),
+    "half a character in JSON": Bad(labelled("jsonl", WHOLE, HALF), ("line 2", "half of a character", "\\ud800")),
+    "half a character in a key": Bad(
+        labelled("jsonl", WHOLE.replace("label", "\\udfff")), ("line 1", "half of a character")
+    ),
+    "deep SQuAD": Bad(
+        lambda room: room.finetune(
+            "--task", "question-answering", "--data", room.splits("json", f'{{"data": {DEEP}}}')
+        ),
+        ("train.json", "nested too deeply"),
+    ),
+    "deep JSON in requests": Bad(asked("jsonl", f'{{"text": {DEEP}}}\n'), ("nested too deeply",)),
+    "~nouser for a model": Bad(lambda room: room.finetune("--model", "~nouser/model"), ("`~nouser/model`", "home")),
+    "~nouser for data": Bad(lambda room: room.finetune("--data", "~nouser/data"), ("`~nouser/data`", "home")),
+    "~nouser for a result": Bad(lambda room: room.finetune("--out", "~nouser/out"), ("`~nouser/out`", "home")),
+    "~nouser for an artifact": Bad(lambda room: ["verify", "~nouser/art"], ("`~nouser/art`", "home")),
+    "~nouser for requests": Bad(lambda room: ["predict", room.artifact, "--file", "~nouser/asked"], ("home",)),
+    "~nouser for an export": Bad(lambda room: ["export", room.base, "--out", "~nouser/m.onnx"], ("home",)),
+    "~nouser for a merge": Bad(lambda room: ["merge", "~nouser/mask", "--out", room.tmp / "out"], ("home",)),
+    "5,000 characters for a model": Bad(lambda room: ["inspect", "x" * 5_000], ("file name too long",)),
+    "5,000 characters for data": Bad(lambda room: room.finetune("--data", "x" * 5_000), ("file name too long",)),
+    "5,000 characters for a result": Bad(lambda room: room.finetune("--out", "x" * 5_000), ("file name too long",)),
+    "5,000 characters for an artifact": Bad(lambda room: ["verify", "x/" * 2_500], ("file name too long",)),
+    "5,000 characters for a task": Bad(lambda room: room.finetune("--task", "x" * 5_000), ("task `xxx", "…")),
+    "5,000 characters for a config": Bad(lambda room: room.finetune("--config", "x" * 5_000), ("file name too long",)),
+    "5,000 characters for an export": Bad(
+        lambda room: ["export", room.base, "--out", "x" * 5_000], ("file name too long",)
+    ),
+    "5,000 characters for a column": Bad(lambda room: room.finetune("--text-column", "x" * 5_000), ("`xxx", "…")),
+}
+
+#: Escape sequences wherever a name is repeated to the user.
+SEQUENCES = {
+    "in a model": Bad(lambda room: ["inspect", f"./{ESCAPES}"], ("\\x1b]0;owned", "\\u202e")),
+    "in a task": Bad(lambda room: room.finetune("--task", ESCAPES), ("\\x1b]0;owned",)),
+    "in a column": Bad(lambda room: room.finetune("--text-column", ESCAPES), ("\\x1b]0;owned",)),
+    "in an unknown flag": Bad(lambda room: ["inspect", room.base, f"--{ESCAPES}"], ("\\x1b]0;owned",), 2),
+    "in an unknown command": Bad(lambda room: [ESCAPES], ("\\x1b]0;owned",), 2),
+    "in a value": Bad(lambda room: room.finetune("--batch-size", ESCAPES), ("\\x1b]0;owned",), 2),
+    "in a path of data": Bad(
+        lambda room: room.finetune("--data", room.write(f"{ESCAPES}.tsv", b"\xff")), ("\\x1b]0;owned",)
+    ),
+    "in a header": Bad(
+        lambda room: room.finetune("--data", room.splits("tsv", f"{ESCAPES}\tb\tc\n1\t2\t3\n")), ("\\x1b]0;owned",)
+    ),
+    "in a label": Bad(
+        lambda room: room.finetune("--data", room.splits("tsv", GOOD, f"{GOOD}a film\t{ESCAPES}\n")), ("\\x1b]0;owned",)
+    ),
+    "in a YAML key": Bad(configured(json.dumps({ESCAPES: 1})), ("\\x1b]0;owned",)),
+    "in a YAML value": Bad(configured(json.dumps({"batch_size": ESCAPES})), ("\\x1b]0;owned",)),
+}
+
+#: What a gzip file may be.
+PACKED = {
+    "cut short": Bad(
+        lambda room: room.finetune("--data", room.splits("tsv.gz", gzip.compress(GOOD.encode())[:-12])), ("gzip",)
+    ),
+    "no gzip file": Bad(lambda room: room.finetune("--data", room.splits("tsv.gz", GOOD)), ("gzip",)),
+}
