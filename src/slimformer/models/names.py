@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
+from slimformer.models.trust import check_kernels, code_refused, trusted
+from slimformer.models.weights import check_counts
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -65,7 +67,7 @@ def _read_config_json(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the checkpoint again") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the checkpoint again")
@@ -78,12 +80,20 @@ def _looks_like_path(text: str) -> bool:
 
 def load_config(name: str | Path) -> PretrainedConfig:
     """Load the Transformers config of a checkpoint; every failure becomes a `CheckpointError`."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
     source = resolve(name)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source)
+        content = PretrainedConfig.get_config_dict(source)[0]
+        check_counts(content, str(name))
+        check_kernels(content, str(name))
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
+    except CheckpointError:
+        raise
     except Exception as error:
+        refused = code_refused(str(name), error)
+        if refused is not None:
+            raise refused from error
         if Path(source).is_dir():
             raise CheckpointError(
                 f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
