@@ -9,23 +9,14 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.layout import MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
 from slimformer.errors import ArtifactError
+from slimformer.models.trust import CODE_KEYS, trusted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Keys that make Transformers import code of a repository or fetch a compiled kernel, which is code too.
-CODE_KEYS = frozenset(
-    {
-        "_attn_implementation",
-        "_experts_implementation",
-        "attn_implementation",
-        "auto_map",
-        "custom_pipelines",
-        "experts_implementation",
-        "kernel_config",
-    }
-)
+    from torch import Tensor
+
 #: Keys that make Transformers read other weights than the checked ones.
 DIVERTING_KEYS = frozenset({"transformers_weights"})
 
@@ -41,14 +32,14 @@ def read_config(path: Path) -> dict[str, Any]:
     return config
 
 
-def check_configs(folder: Path, *, trust_code: bool = False) -> None:
+def check_configs(folder: Path) -> None:
     """Refuse every config of `folder` that asks for code, or that leads away from the folder's weights."""
     for path in sorted(folder.glob("*config.json")):
         keys = _all_keys(read_config(path))
         for key in sorted(keys & DIVERTING_KEYS):
             raise ArtifactError(f"`{path}` leads to other weights by `{key}`; remove the key")
         for key in sorted(keys & CODE_KEYS):
-            if not trust_code:
+            if not trusted():
                 raise ArtifactError(
                     f"`{path}` asks to run code by `{key}`; load with trust_remote_code=True if you trust it"
                 )
@@ -94,14 +85,12 @@ def sum_files(folder: Path) -> dict[str, FileSum]:
     return {name: sum_file(folder / name) for name in list_files(folder) if name != MANIFEST}
 
 
-def check_files(
-    folder: Path, expected: Mapping[str, FileSum], *, hashes: bool = True, trust_code: bool = False
-) -> None:
+def check_files(folder: Path, expected: Mapping[str, FileSum], *, hashes: bool = True) -> None:
     """Compare the files of `folder` with their sums: names first, then sizes, then hashes.
 
     With `hashes` off, the content is not read.
     """
-    present = set(list_files(folder, trust_code=trust_code)) - {MANIFEST}
+    present = set(list_files(folder)) - {MANIFEST}
     for name in sorted(expected.keys() - present):
         raise ArtifactError(f"artifact `{folder}` lacks `{name}`; copy it again")
     for name in sorted(present - expected.keys()):
@@ -125,4 +114,19 @@ def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
             raise ArtifactError(
                 f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {found[:12]}… instead of "
                 f"{wanted.sha256[:12]}…; copy the artifact again"
+            )
+
+
+def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    """Refuse weights of which one is NaN or infinite, wherever it lies."""
+    import torch
+
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        low, high = torch.aminmax(tensor.detach())  # one pass, nothing is allocated; NaN is passed on
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise ArtifactError(
+                f"`{name}` of {where} holds nan or infinity; it has diverged or was changed, train it again with a "
+                "lower learning rate, or copy it again"
             )

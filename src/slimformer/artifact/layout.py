@@ -6,24 +6,26 @@ import os
 from pathlib import Path, PurePosixPath
 
 from slimformer.errors import ArtifactError
+from slimformer.models.trust import trusted
+from slimformer.models.weights import PICKLE_SUFFIXES
 
 CARD = "README.md"
 CONFIG = "config.json"
 MANIFEST = "slimformer.json"
 MASK = "mask.safetensors"
+#: Not `model.safetensors`, which Transformers without slimformer would take for plain weights and leave them random.
+PACKED = "packed.safetensors"
 PROBE = "probe.json"
 
 #: Kinds of file an artifact may hold. None of them can run code by being read.
 DATA_SUFFIXES = frozenset({".jinja", ".json", ".md", ".safetensors", ".txt"})
-#: Kinds of file that hold a Python pickle, which runs code when it is read.
-PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"})
 #: Kinds of file a model with its own code brings along; read only when the caller trusts it.
 CODE_SUFFIXES = frozenset({".py"})
 #: Files that would make Transformers load something else than the model in this folder.
 DIVERTING_FILES = frozenset({"adapter_config.json"})
 
 
-def list_files(folder: Path, *, trust_code: bool = False) -> list[str]:
+def list_files(folder: Path) -> list[str]:
     """List every file under `folder` by its relative path; refuse kinds an artifact cannot hold.
 
     A link to a file counts as that file, as in the cache of the Hub. Links to folders, empty folders,
@@ -35,7 +37,7 @@ def list_files(folder: Path, *, trust_code: bool = False) -> list[str]:
         for name in [*folders, *files]:
             relative = (here / name).relative_to(folder).as_posix()
             if name in files:
-                _refuse_kind(folder, relative, trust_code)
+                _refuse_kind(folder, relative)
                 found.append(relative)
             elif (here / name).is_symlink() or not any((here / name).iterdir()):
                 raise _foreign(folder, relative)
@@ -49,14 +51,14 @@ def is_safe_name(name: str) -> bool:
     return parts_ok and str(path) == name and "\\" not in name and "\0" not in name and name != MANIFEST
 
 
-def _refuse_kind(folder: Path, name: str, trust_code: bool) -> None:
+def _refuse_kind(folder: Path, name: str) -> None:
     suffix = Path(name).suffix.lower()
     if suffix in PICKLE_SUFFIXES:
         raise ArtifactError(
             f"artifact `{folder}` holds `{name}`, which may be a pickle and run code; remove it, "
             "weights are read from safetensors only"
         )
-    if suffix in CODE_SUFFIXES and not trust_code:
+    if suffix in CODE_SUFFIXES and not trusted():
         raise ArtifactError(
             f"artifact `{folder}` holds code, `{name}`; read it, and load with trust_remote_code=True if you trust it"
         )

@@ -5,22 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.checks import check_configs, check_files, read_config
+from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
 from slimformer.artifact.layout import CONFIG, PROBE
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import Probe, ask, difference
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
-from slimformer.models import quiet
-from slimformer.models.loading import processor_class
+from slimformer.models import load_config, quiet, trusted, trusting
+from slimformer.models.loading import check_tokenizer, processor_class
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
     from transformers import PreTrainedModel
+
+    from slimformer.artifact.storage.handler import Storage
+
+
+#: How far the outputs may lie from those recorded, relative to the largest and absolute, by the bytes of a weight:
+#: room for another machine's arithmetic, and for that of a shorter type than the recording was in.
+TOLERANCE = {1: (0.5, 0.05), 2: (0.2, 0.02), 4: (1e-4, 1e-5), 8: (1e-4, 1e-5)}
 
 
 @dataclass(frozen=True)
@@ -30,113 +37,6 @@ class Loaded:
     model: PreTrainedModel
     processor: Any
     manifest: Manifest
-
-
-def load(
-    folder: str | Path,
-    check: bool = True,
-    trust_remote_code: bool = False,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-    base: str | Path | None = None,
-) -> Loaded:
-    """Load an artifact with the class it was saved from.
-
-    Args:
-        folder: the folder that `save` wrote, or a copy of it.
-        check: compare the SHA-256 of every file before anything is parsed; off saves reading the files twice.
-        trust_remote_code: run code that the folder brings or refers to.
-        device: where the model goes; the CPU when not given.
-        dtype: type of the weights in memory; as saved when not given.
-        base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
-
-    Example:
-        >>> loaded = load("out/sst2")
-        >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
-    """
-    path = as_path(folder)
-    manifest = checked_manifest(path, hashes=check, trust_code=trust_remote_code)
-    model = load_model(path, dtype=dtype, trust_code=trust_remote_code, base=base)
-    if type(model).__name__ != manifest.model.architecture:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
-            f"`{manifest.model.architecture}`; copy the artifact again"
-        )
-    if device is not None:
-        model.to(device)  # type: ignore[arg-type]
-    return Loaded(model, load_processor(path, trust_code=trust_remote_code, base=base), manifest)
-
-
-def checked_manifest(folder: Path, *, hashes: bool = True, trust_code: bool = False) -> Manifest:
-    """Read the manifest and check everything that can be checked without parsing weights."""
-    manifest = read_manifest(folder)
-    check_files(folder, manifest.files, hashes=hashes, trust_code=trust_code)
-    check_configs(folder, trust_code=trust_code)
-    return manifest
-
-
-def load_model(
-    folder: Path,
-    *,
-    dtype: str | torch.dtype | None = None,
-    trust_code: bool = False,
-    base: str | Path | None = None,
-) -> PreTrainedModel:
-    """Load the model of a folder from safetensors; a weight too many, too few or of another shape is an error."""
-    loader = _loader(folder, read_config(folder / CONFIG), trust_code)
-    return storage_of(folder).read(folder, loader, dtype=dtype, base=base)
-
-
-def load_processor(folder: Path, *, trust_code: bool = False, base: str | Path | None = None) -> Any:
-    """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
-    import transformers
-
-    reader = processor_class([path.name for path in folder.iterdir()])
-    if reader is None:
-        return storage_of(folder).processor(folder, base)
-    name, auto = reader
-    try:
-        with quiet():
-            return getattr(transformers, auto).from_pretrained(
-                str(folder), local_files_only=True, trust_remote_code=trust_code
-            )
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ArtifactError(
-            f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
-            f"check {name} and the installed transformers version"
-        ) from error
-
-
-def _loader(folder: Path, config: dict[str, Any], trust_code: bool) -> tuple[Any, dict[str, Any]]:
-    """Find the class named by the config, and what it must be told of code that is trusted."""
-    import transformers
-
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ArtifactError(
-            f"{CONFIG} of `{folder}` gives the architectures {names!r}; it must name the one class that loads the model"
-        )
-    for auto, reference in (config.get("auto_map") or {}).items() if trust_code else ():
-        if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
-            return getattr(transformers, auto), {"trust_remote_code": True}
-    found = getattr(transformers, names[0], None)
-    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
-        raise ArtifactError(
-            f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
-            f"{transformers.__version__}; install the version it was saved with"
-        )
-    return found, {}
-
-
-def architecture_of(folder: Path) -> type[PreTrainedModel]:
-    """The class of Transformers that the config of a folder names."""
-    found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG), trust_code=False)[0]
-    return found
-
-
-#: How far the outputs may lie from those recorded, to leave room for another machine's arithmetic.
-RELATIVE, ABSOLUTE = 1e-4, 1e-5
 
 
 @dataclass(frozen=True)
@@ -150,6 +50,40 @@ class Report:
     max_difference: float
 
 
+def load(
+    folder: str | Path,
+    check: bool = True,
+    trust_remote_code: bool = False,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    base: str | Path | None = None,
+) -> Loaded:
+    """Load an artifact with the class it was saved from.
+
+    What `verify` refuses is refused here too, by the same code.
+
+    Args:
+        folder: the folder that `save` wrote, or a copy of it.
+        check: compare the SHA-256 of every file before anything is parsed, and the answers with those recorded at
+            saving; off saves reading the files twice.
+        trust_remote_code: run code that the folder brings or refers to.
+        device: where the model goes; the CPU when not given.
+        dtype: type of the weights in memory; as saved when not given.
+        base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
+
+    Example:
+        >>> loaded = load("out/sst2")
+        >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
+    """
+    path = as_path(folder)
+    with trusting(trust_remote_code):
+        manifest = checked_manifest(path, hashes=check)
+        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, answers=check)
+    if device is not None:
+        loaded.model.to(device)  # type: ignore[arg-type]
+    return loaded
+
+
 def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path | None = None) -> Report:
     """Check an artifact completely; an `ArtifactError` gives the first reason why it is not sound.
 
@@ -158,25 +92,150 @@ def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path
     float32. A mask is verified on its base, which is found as `load` finds it.
     """
     path = as_path(folder)
-    manifest = checked_manifest(path, trust_code=trust_remote_code)
-    found = fingerprint(path)
-    if found != manifest.model.fingerprint:
+    with trusting(trust_remote_code):
+        manifest = checked_manifest(path)
+        _, apart = load_checked(path, manifest, dtype="float32", base=base)
+    size = sum(sums.bytes for sums in manifest.files.values())
+    return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(_read_probe(path).outputs)), apart)
+
+
+def checked_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
+    """Read the manifest and check everything that can be checked without parsing weights."""
+    manifest = read_manifest(folder)
+    check_files(folder, manifest.files, hashes=hashes)
+    check_configs(folder)
+    return manifest
+
+
+def load_checked(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    dtype: str | torch.dtype | None = None,
+    base: str | Path | None = None,
+    answers: bool = True,
+) -> tuple[Loaded, float]:
+    """Load an artifact whose sums agree, and check whatever can be checked of it.
+
+    Args:
+        folder: The folder.
+        manifest: What `checked_manifest` read there.
+        dtype: Type of the weights in memory; as saved when not given.
+        base: Where the base of a mask is.
+        answers: Whether the weights must be those saved and answer the probe as recorded.
+
+    Returns:
+        What was loaded, and the largest difference to the answers recorded.
+    """
+    _check_weight_files(folder, manifest)
+    if answers and (weights := fingerprint(folder)) != manifest.model.fingerprint:
         raise ArtifactError(
-            f"the weights of artifact `{folder}` have the fingerprint {found[:12]}… instead of "
+            f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
         )
-    probe = _read_probe(path)
-    load_processor(path, trust_code=trust_remote_code, base=base)
-    model = load_model(path, dtype="float32", trust_code=trust_remote_code, base=base)
+    model = load_model(folder, dtype=dtype, base=base)
+    if type(model).__name__ != manifest.model.architecture:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
+            f"`{manifest.model.architecture}`; copy the artifact again"
+        )
+    loaded = Loaded(model, load_processor(folder, base=base), manifest)
+    return loaded, _ask_again(folder, model) if answers else 0.0
+
+
+def _check_weight_files(folder: Path, manifest: Manifest) -> None:
+    """Refuse weights beside those that are read: another program might read these."""
+    read = {path.name for path in storage_of(folder).tensor_files(folder)}
+    for name in sorted(manifest.files):
+        if name.endswith(".safetensors") and name not in read:
+            raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
+
+
+def _ask_again(folder: Path, model: PreTrainedModel) -> float:
+    """Compare a model's answers with those recorded at saving, and return the largest difference."""
+    probe = _read_probe(folder)
+    relative, absolute = TOLERANCE[model.dtype.itemsize]
     try:
-        apart = difference(probe.outputs, ask(model, probe.inputs), relative=RELATIVE, absolute=ABSOLUTE)
+        return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
     except ArtifactError as error:
         raise ArtifactError(
             f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "
             "the transformers version are not those of the saving"
         ) from error
-    size = sum(sums.bytes for sums in manifest.files.values())
-    return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(probe.outputs)), apart)
+
+
+def load_model(
+    folder: Path,
+    *,
+    dtype: str | torch.dtype | None = None,
+    base: str | Path | None = None,
+    storage: Storage | None = None,
+) -> PreTrainedModel:
+    """Load the model of a folder; a weight too many, too few, of another shape or not finite is an error.
+
+    Args:
+        folder: The folder.
+        dtype: Type of the weights in memory; as saved when not given.
+        base: Where the base of a mask is.
+        storage: How it is stored, where the folder cannot tell yet.
+    """
+    loader = _loader(folder, read_config(folder / CONFIG))
+    model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base)
+    check_finite(model.state_dict(), f"`{folder}`")
+    return model
+
+
+def load_processor(folder: Path, *, base: str | Path | None = None, storage: Storage | None = None) -> Any:
+    """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
+    import transformers
+
+    reader = processor_class([path.name for path in folder.iterdir()])
+    if reader is None:
+        return (storage or storage_of(folder)).processor(folder, base)
+    name, auto = reader
+    try:
+        with quiet():
+            processor = getattr(transformers, auto).from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=trusted()
+            )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ArtifactError(
+            f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
+            f"check {name} and the installed transformers version"
+        ) from error
+    try:
+        check_tokenizer(processor, load_config(folder), str(folder))
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from error
+    return processor
+
+
+def _loader(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Find the class named by the config, and what it must be told of code that is trusted."""
+    import transformers
+
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` gives the architectures {names!r}; it must name the one class that loads the model"
+        )
+    for auto, reference in (config.get("auto_map") or {}).items() if trusted() else ():
+        if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
+            return getattr(transformers, auto), {"trust_remote_code": True}
+    found = getattr(transformers, names[0], None)
+    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
+            f"{transformers.__version__}; install the version it was saved with"
+        )
+    return found, {}
+
+
+def architecture_of(folder: Path) -> type[PreTrainedModel]:
+    """The class of Transformers that the config of a folder names."""
+    found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
+    return found
 
 
 def _read_probe(folder: Path) -> Probe:

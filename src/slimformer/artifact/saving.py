@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import ValidationError
 
 from slimformer.artifact.card import write_card
-from slimformer.artifact.checks import drop_code, read_config, sum_file, sum_files
+from slimformer.artifact.checks import check_finite, drop_code, read_config, sum_file, sum_files
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord
@@ -16,6 +16,7 @@ from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_b
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.models.loading import check_vocabulary
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def save(
     from slimformer.anatomy import Anatomy
 
     transformer = _check_model(model)
+    check_vocabulary(processor, transformer.config, str(folder))
     handler = _handler(transformer, storage)
     sentence = _recorded_sentence(base) if sentence == "of base" else sentence
     steps = chain(step, base, base_manifest, command)
@@ -84,6 +86,7 @@ def save(
     # Asked before anything is written: a model that has diverged is not saved.
     batch = batch_for(transformer) if probe is None else given_batch(probe)
     in_memory = ask(transformer, batch)
+    check_finite(transformer.state_dict(), f"the `{type(transformer).__name__}`")
     needed = size(stored_tensors(transformer))
 
     with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
@@ -93,7 +96,7 @@ def save(
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
-        recorded = _read_back(stage, transformer, Probe(inputs=batch, outputs=in_memory))
+        recorded = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory))
         (stage / PROBE).write_bytes(recorded.to_bytes())
         record = ModelRecord(
             architecture=type(transformer).__name__,
@@ -188,12 +191,12 @@ def _open_to_readers(stage: Path) -> None:
             path.chmod(0o666 & ~umask)
 
 
-def _read_back(stage: Path, model: PreTrainedModel, in_memory: Probe) -> Probe:
+def _read_back(stage: Path, storage: Storage, model: PreTrainedModel, in_memory: Probe) -> Probe:
     """Load what was written, ask it the same, and return its answer, given in float32 on the CPU."""
     tolerance = MEMORY_TOLERANCE[model.dtype.itemsize]
     try:
-        load_processor(stage)
-        answer = ask(load_model(stage, dtype="float32"), in_memory.inputs)
+        load_processor(stage, storage=storage)
+        answer = ask(load_model(stage, dtype="float32", storage=storage), in_memory.inputs)
         difference(answer, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
     except ArtifactError as error:
         reason = error.reason.replace(f" of `{stage}`", "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer import artifact, models
+from slimformer import models
 from slimformer.artifact.layout import MANIFEST
-from slimformer.artifact.loading import checked_manifest
+from slimformer.artifact.loading import checked_manifest, load_checked
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
 
@@ -88,14 +88,19 @@ def is_artifact(name: str | Path) -> bool:
 
 
 def look_up(name: str | Path, *, hashes: bool = True) -> Source:
-    """Say what a name stands for; an artifact that was changed since it was saved is refused.
+    """Say what a name stands for.
+
+    Refused are an artifact that was changed since it was saved, and a checkpoint whose weights are no safetensors.
 
     Args:
         name: An alias, a folder, a Hub name or an artifact.
         hashes: Compare the SHA-256 of an artifact's files, not only their names and sizes.
     """
     manifest = checked_manifest(as_path(name), hashes=hashes) if is_artifact(name) else None
-    return Source(str(name), models.load_config(name), manifest)
+    source = Source(str(name), models.load_config(name), manifest)
+    if manifest is None:
+        models.check_weights(name, models.stored_class(source.config, source.name))
+    return source
 
 
 def open_model(
@@ -105,6 +110,7 @@ def open_model(
     base: str | Path | None = None,
     processor: bool = True,
     dtype: str | None = None,
+    trust_remote_code: bool = False,
 ) -> OpenModel:
     """Open a model for inference.
 
@@ -116,21 +122,34 @@ def open_model(
         processor: Whether the tokenizer or image processor is needed.
         dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
             a plain checkpoint is loaded as float32.
+        trust_remote_code: Run code that the model brings or refers to.
     """
-    source = name if isinstance(name, Source) else look_up(name)
-    if source.manifest is not None:
-        loaded = artifact.load(
-            source.name, check=False, base=base, dtype=None if dtype == "stored" else dtype
-        )  # `look_up` has compared the sums
-        if processor and loaded.processor is None:
+    with models.trusting(trust_remote_code):
+        source = name if isinstance(name, Source) else look_up(name)
+        if source.manifest is not None:
+            return _open_artifact(source, base, processor, None if dtype == "stored" else dtype)
+        if base is not None:
             raise ArtifactError(
-                f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
+                f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out"
             )
-        return OpenModel(source, loaded.model, loaded.processor)
-    if base is not None:
-        raise ArtifactError(f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out")
+        return _open_checkpoint(source, model_class, processor, dtype)
+
+
+def _open_artifact(source: Source, base: str | Path | None, processor: bool, dtype: str | None) -> OpenModel:
+    assert source.manifest is not None
+    # `look_up` has compared the sums.
+    loaded, _ = load_checked(as_path(source.name), source.manifest, dtype=dtype, base=base)
+    if processor and loaded.processor is None:
+        raise ArtifactError(
+            f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
+        )
+    return OpenModel(source, loaded.model, loaded.processor)
+
+
+def _open_checkpoint(source: Source, model_class: Any, processor: bool, dtype: str | None) -> OpenModel:
     reader = models.load_processor(source.name) if processor else None
-    model = models.load_model(source.name, model_class or models.stored_class(source.config), whole=True).eval()
+    model_class = model_class or models.stored_class(source.config, source.name)
+    model = models.load_model(source.name, model_class, whole=True).eval()
     if dtype is not None:
         _cast(model, source.config.dtype if dtype == "stored" else dtype)
     if reader is not None:

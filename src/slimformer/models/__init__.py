@@ -3,11 +3,21 @@
 Importing this package is quick: torch and transformers are loaded by the functions that need them.
 """
 
-from slimformer.models.loading import load_model, load_processor, load_skeleton, name_padding, quiet, stored_class
+from slimformer.models.loading import (
+    check_weights,
+    load_model,
+    load_processor,
+    load_skeleton,
+    name_padding,
+    quiet,
+    stored_class,
+)
 from slimformer.models.names import ALIASES, is_causal, load_config, positions, resolve, sees_images
+from slimformer.models.trust import trusted, trusting
 
 __all__ = [
     "ALIASES",
+    "check_weights",
     "is_causal",
     "load_config",
     "load_model",
@@ -19,4 +29,6 @@ __all__ = [
     "resolve",
     "sees_images",
     "stored_class",
+    "trusted",
+    "trusting",
 ]

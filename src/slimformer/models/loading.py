@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import CheckpointError
 from slimformer.models.names import first_sentence, load_config, resolve, sees_images
+from slimformer.models.trust import code_refused, needs_code, trusted
+from slimformer.models.weights import check_size, tensor_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -19,23 +21,24 @@ if TYPE_CHECKING:
 def load_skeleton(name: str | Path) -> PreTrainedModel:
     """Build a checkpoint's model on the meta device: every shape and type, no memory and no weights."""
     import torch
-    import transformers
 
     config = load_config(name)
-    architecture = (config.architectures or ["AutoModel"])[0]
-    model_class = getattr(transformers, architecture, None)
+    model_class = stored_class(config, str(name))
+    with torch.device("meta"):
+        skeleton = _build(model_class, config, str(name))
+    return skeleton.to(config.dtype or torch.float32)
+
+
+def _build(model_class: Any, config: PretrainedConfig, name: str) -> PreTrainedModel:
+    """A model of a config with new weights."""
     try:
-        with torch.device("meta"):
-            if model_class is None or architecture == "AutoModel":
-                skeleton = transformers.AutoModel.from_config(config)
-            else:
-                skeleton = model_class(config)
+        if hasattr(model_class, "_model_mapping"):
+            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted()))
+        return cast("PreTrainedModel", model_class(config))
     except Exception as error:
         raise CheckpointError(
-            f"config.json of `{name}` does not build {architecture}: {first_sentence(error)}; check its sizes"
+            f"config.json of `{name}` does not build {model_class.__name__}: {first_sentence(error)}; check its sizes"
         ) from error
-    skeleton = skeleton.to(config.dtype or torch.float32)
-    return cast("PreTrainedModel", skeleton)
 
 
 def load_model(
@@ -57,10 +60,17 @@ def load_model(
     if new_head or _calls_base_differently(name, model_class):
         return _load_under_new_head(name, model_class, settings)
     source = resolve(name)
+    check_weights(name, model_class, settings.get("config"))
     try:
         with quiet():
             model, info = model_class.from_pretrained(
-                source, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **settings
+                source,
+                dtype=torch.float32,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+                trust_remote_code=trusted(),
+                **settings,
             )
     except Exception as error:
         raise CheckpointError(
@@ -68,6 +78,25 @@ def load_model(
         ) from error
     _check_loaded(name, model, info, whole)
     return cast("PreTrainedModel", model)
+
+
+def check_weights(name: str | Path, model_class: Any, config: PretrainedConfig | None = None) -> None:
+    """Refuse a folder without safetensors, or whose config asks for a model of quite another size; weights stay unread.
+
+    What is on the Hub is not here yet, and is not looked at.
+    """
+    folder = Path(resolve(name))
+    if not folder.is_dir():
+        return
+    config = load_config(name) if config is None else config
+    if getattr(config, "quantization_config", None) is not None:
+        return  # how these are stored is for their quantizer to say
+    check_fits(str(name), model_class, config, tensor_files(folder))
+
+
+def check_fits(name: str, model_class: Any, config: PretrainedConfig, files: list[Path]) -> None:
+    """Refuse a config that asks for a model of quite another size than that in its files."""
+    check_size(name, getattr(config, "num_hidden_layers", None), lambda: _build(model_class, config, name), files)
 
 
 @contextmanager
@@ -90,12 +119,16 @@ def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str,
     import torch
     from transformers import AutoConfig
 
-    base = load_model(name, stored_class(load_config(name)))
+    base = load_model(name, stored_class(load_config(name), str(name)))
     with quiet():  # of labels that are about to be others
-        config = AutoConfig.from_pretrained(resolve(name), **settings)
-    model = model_class.from_config(config, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=trusted(), **settings)
+    model = model_class.from_config(config, dtype=torch.float32, trust_remote_code=trusted())
     # One head may have a pooler that the other does without.
-    model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)
+    missing, unexpected = model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)
+    for key in sorted(_of_base(model, [*missing, *unexpected])):
+        raise CheckpointError(
+            f"`{key}` of `{name}` has no place under a {type(model).__name__}; give a checkpoint without that head"
+        )
     return cast("PreTrainedModel", model.eval())
 
 
@@ -104,35 +137,61 @@ def _calls_base_differently(name: str | Path, model_class: Any) -> bool:
     config = load_config(name)
     classes = getattr(model_class, "_model_mapping", {}).get(type(config), model_class)
     wanted = classes[0] if isinstance(classes, tuple) else classes
-    stored = stored_class(config)
+    stored = stored_class(config, str(name))
     return bool(getattr(stored, "base_model_prefix", wanted.base_model_prefix) != wanted.base_model_prefix)
 
 
-def stored_class(config: PretrainedConfig) -> Any:
-    """The class a checkpoint was saved from, as far as Transformers knows it."""
+def stored_class(config: PretrainedConfig, name: str) -> Any:
+    """The class a checkpoint was saved from: one of Transformers, or one of its own code where that is trusted."""
     import transformers
 
-    return getattr(transformers, (config.architectures or ["AutoModel"])[0], transformers.AutoModel)
+    architecture = (config.architectures or ["AutoModel"])[0]
+    own = getattr(transformers, architecture, None)
+    brought = [
+        auto
+        for auto, reference in (getattr(config, "auto_map", None) or {}).items()
+        if auto.startswith("AutoModel") and str(reference).rpartition(".")[2] == architecture
+    ]
+    if brought and trusted():
+        return getattr(transformers, brought[0])
+    if brought and own is None:
+        raise needs_code(name)
+    return own or transformers.AutoModel
 
 
 def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: bool) -> None:
-    """Refuse a checkpoint that lacks a part of the base model: it would be trained from random weights unnoticed."""
-    prefix = f"{model.base_model_prefix}."
+    """Refuse a checkpoint of which a part of the base model is missing or left over.
+
+    What is missing would be trained from random weights, and what is left over would be dropped, both unnoticed.
+    """
     lacking = {
         key if isinstance(key, str) else key[0] for kind in ("missing_keys", "mismatched_keys") for key in info[kind]
     }
-    bare = model.base_model is model
-    for key in sorted(lacking):
-        if (bare or key.startswith(prefix)) and "pooler" not in key:
-            raise CheckpointError(
-                f"`{name}` has no weight that fits `{key}`, so it is not a {type(model).__name__}; "
-                "check that the folder holds the model its config.json describes"
-            )
-        if whole and "pooler" not in key:
+    for key in sorted(_of_base(model, lacking)):
+        raise CheckpointError(
+            f"`{name}` has no weight that fits `{key}`, so it is not a {type(model).__name__}; "
+            "check that the folder holds the model its config.json describes"
+        )
+    for key in sorted(_of_base(model, info["unexpected_keys"])):
+        raise CheckpointError(
+            f"`{name}` has a weight `{key}` that has no place in the {type(model).__name__} its config.json describes; "
+            "check its sizes, such as the number of blocks"
+        )
+    for key in sorted(lacking) if whole else ():
+        if "pooler" not in key:
             raise CheckpointError(
                 f"`{name}` has no trained head: its weights lack `{key}` of a {type(model).__name__}; "
                 "fine-tune it first, or give a checkpoint that has one"
             )
+
+
+def _of_base(model: Any, keys: Iterable[str]) -> Iterator[str]:
+    """The names of weights that belong to a model's base, under its prefix or without; poolers come and go."""
+    parts = {name.partition(".")[0] for name in model.base_model.state_dict()}
+    prefix = f"{model.base_model_prefix}."
+    for key in keys:
+        if "pooler" not in key and (key.startswith(prefix) or key.partition(".")[0] in parts):
+            yield key
 
 
 #: Files that tell of a processor, and the class that reads them; tried in order.
@@ -148,14 +207,68 @@ def load_processor(name: str | Path) -> Any:
     import transformers
 
     source = resolve(name)
-    auto = "AutoImageProcessor" if sees_images(load_config(name)) else "AutoTokenizer"
+    config = load_config(name)
+    auto = "AutoImageProcessor" if sees_images(config) else "AutoTokenizer"
     try:
-        return getattr(transformers, auto).from_pretrained(source)
+        processor = getattr(transformers, auto).from_pretrained(source, trust_remote_code=trusted())
     except Exception as error:
+        refused = code_refused(str(name), error)
+        if refused is not None:
+            raise refused from error
         what = "image processor" if auto == "AutoImageProcessor" else "tokenizer"
         raise CheckpointError(
             f"`{name}` has no {what} that loads: {first_sentence(error)}; put its files into the folder"
         ) from error
+    check_tokenizer(processor, config, str(name))
+    return processor
+
+
+def check_tokenizer(processor: Any, config: PretrainedConfig, name: str) -> None:
+    """Refuse a tokenizer that was made up because there are no files of one, or that knows more than the model does."""
+    tokenizer = getattr(processor, "tokenizer", processor)
+    files = getattr(tokenizer, "vocab_files_names", None) or {}
+    needed = [file for key, file in files.items() if key in ("vocab_file", "merges_file")]
+    if (
+        files
+        and not _has_file(name, "tokenizer.json")
+        and not (needed and all(_has_file(name, file) for file in needed))
+    ):
+        raise CheckpointError(
+            f"`{name}` has no files of a tokenizer, such as `tokenizer.json`; put those it was trained with into the "
+            "folder"
+        )
+    check_vocabulary(processor, config, name)
+
+
+def check_vocabulary(processor: Any, config: PretrainedConfig, name: str) -> None:
+    """Refuse a tokenizer with tokens that the model has no embedding for."""
+    tokenizer = getattr(processor, "tokenizer", processor)
+    size = getattr(config.get_text_config(), "vocab_size", None)
+    if size is None or not hasattr(tokenizer, "get_vocab"):
+        return
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= size:
+        raise CheckpointError(
+            f"the tokenizer of `{name}` has tokens up to number {largest:,}, and the model knows {size:,}; take the "
+            "tokenizer the model was trained with, or resize the model's embeddings"
+        )
+
+
+def _has_file(name: str, file: str) -> bool:
+    """Whether a checkpoint has a file: in its folder, or in the cache of the Hub once that was asked for it."""
+    from transformers.utils.hub import cached_file
+
+    source = resolve(name)
+    if Path(source).is_dir():
+        return (Path(source) / file).is_file()
+    path = cached_file(
+        source,
+        file,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return path is not None
 
 
 def processor_class(files: Any) -> tuple[str, str] | None:

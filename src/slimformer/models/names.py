@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
 from slimformer.files import JsonError, as_path, parse_json, read_limited
+from slimformer.models.trust import check_kernels, code_refused, trusted
+from slimformer.models.weights import check_counts
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -82,12 +84,20 @@ def _looks_like_path(text: str) -> bool:
 
 def load_config(name: str | Path) -> PretrainedConfig:
     """Load the Transformers config of a checkpoint; every failure becomes a `CheckpointError`."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
     source = resolve(name)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source)
+        content = PretrainedConfig.get_config_dict(source)[0]
+        check_counts(content, str(name))
+        check_kernels(content, str(name))
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
+    except CheckpointError:
+        raise
     except Exception as error:
+        refused = code_refused(str(name), error)
+        if refused is not None:
+            raise refused from error
         if Path(source).is_dir():
             raise CheckpointError(
                 f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "

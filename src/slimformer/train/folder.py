@@ -8,7 +8,6 @@ import re
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.ownership import is_own, lock, mark, remove, remove_mark
@@ -17,6 +16,7 @@ from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from collections.abc import Iterator, Mapping
 
 SETTINGS = "settings.json"

@@ -61,8 +61,40 @@ def test_without_its_package_such_a_folder_is_refused(tmp_path):
     STORAGE.add("negated", Negated)
     save(tmp_path / "out", tiny_bert(), step=STEP, storage="negated")
     STORAGE.remove("negated")
-    with pytest.raises(ArtifactError, match="has no weights; it needs"):
+    with pytest.raises(ArtifactError, match="stores its weights as `negated`, which is not known here"):
         slimformer.load(tmp_path / "out")
+
+
+class Doubled(PlainStorage):
+    """Stores twice of every weight, under the name of plain ones."""
+
+    name = "doubled"
+
+    def write(self, stage, model, processor, base):
+        super().write(stage, model, processor, base)
+        path = stage / self.weights[0]
+        save_file({name: 2 * each for name, each in load_file(path).items()}, path, metadata={"format": "pt"})
+
+    def read(self, folder, loader, *, dtype, base):
+        model = super().read(folder, loader, dtype=dtype, base=base)
+        for tensor in model.state_dict().values():
+            tensor.div_(2)
+        return model
+
+
+def test_the_manifest_says_how_weights_lie_that_look_plain(tmp_path):
+    save(tmp_path / "plain", tiny_bert(), processor=tiny_tokenizer(), step=STEP)
+    STORAGE.add("doubled", Doubled)
+    try:
+        save(tmp_path / "out", tiny_bert(), processor=tiny_tokenizer(), step=STEP, storage="doubled")
+        assert isinstance(storage_of(tmp_path / "out"), Doubled)
+        assert type(storage_of(tmp_path / "plain")) is PlainStorage
+        verify(tmp_path / "out")
+        for folder in ("out", "plain"):
+            for name, tensor in tiny_bert().state_dict().items():
+                assert torch.equal(tensor, slimformer.load(tmp_path / folder).model.state_dict()[name])
+    finally:
+        STORAGE.remove("doubled")
 
 
 def test_a_mask_needs_its_base(tmp_path):

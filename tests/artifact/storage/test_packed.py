@@ -91,7 +91,7 @@ def test_every_layout_is_read_by_transformers_and_written_again(way, tmp_path):
     again = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "one")
     assert_same(model, again, inputs)
     again.save_pretrained(tmp_path / "two")
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    one, two = (load_file(tmp_path / name / "packed.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     assert all(torch.equal(tensor, two[name]) for name, tensor in one.items())
     assert (tmp_path / "one" / "config.json").read_text() == (tmp_path / "two" / "config.json").read_text()
@@ -129,7 +129,7 @@ def test_importing_slimformer_is_enough_whichever_comes_first(tmp_path):
 def test_a_file_holds_codes_and_scales_and_small_floats(tmp_path):
     model = quantized(tiny_bert())
     model.save_pretrained(tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "packed.safetensors")
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     assert name not in stored
     assert stored[f"{name}.ternary"].dtype == torch.uint8
@@ -150,7 +150,7 @@ def test_a_file_holds_codes_and_scales_and_small_floats(tmp_path):
 
 def test_three_bits_are_three_bits_on_disk(tmp_path):
     quantized(tiny_bert(), weights="3").save_pretrained(tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
+    stored = load_file(tmp_path / "packed.safetensors")
     name = "bert.encoder.layer.0.intermediate.dense.weight"
     assert stored[f"{name}.int3"].shape == (24, 6)  # 16 codes of 3 bits
     assert stored[f"{name}.int3_scales"].shape == (24, 1)
@@ -167,7 +167,7 @@ def test_a_float_beyond_half_precision_stays_whole(tmp_path):
     model = quantized(model)
     assert model.classifier.bias[0] == 1e6
     model.save_pretrained(tmp_path)
-    assert load_file(tmp_path / "model.safetensors")["classifier.bias"].dtype == torch.float32
+    assert load_file(tmp_path / "packed.safetensors")["classifier.bias"].dtype == torch.float32
 
 
 #: Shape → how much smaller its file has to be than that of float32.
@@ -206,9 +206,9 @@ def cut(rows, columns):
 
 
 def rewrite(folder, change):
-    tensors = load_file(folder / "model.safetensors")
+    tensors = load_file(folder / "packed.safetensors")
     change(tensors)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(tensors, folder / "packed.safetensors", metadata={"format": "pt"})
 
 
 NAME = "bert.encoder.layer.0.intermediate.dense.weight"
@@ -234,14 +234,14 @@ def test_a_damaged_file_is_refused(packed, tmp_path, change, message):
     rewrite(folder, change)
     with pytest.raises(ArtifactError, match=message):
         load_model(folder)
-    with pytest.raises(ArtifactError, match=r"model\.safetensors"):
+    with pytest.raises(ArtifactError, match=r"packed\.safetensors"):
         slimformer.load(folder)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, "version 2"),
+        ({"version": 3}, "version 3"),
         ({"layouts": ["ternery"]}, "ternery"),
         ({"zeal": 1}, "zeal"),
         ({"layouts": []}, "is missing"),
@@ -300,7 +300,7 @@ def test_on_another_type_the_weight_is_that_of_float32_rounded(packed):
 
 
 def test_files_hold_no_more_than_weights(packed):
-    with safe_open(packed / "model.safetensors", "pt") as file:
+    with safe_open(packed / "packed.safetensors", "pt") as file:
         assert all("slimformer" not in name for name in file.keys())  # noqa: SIM118 (no mapping)
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slimformer.artifact.layout import PICKLE_SUFFIXES
-from slimformer.errors import ArtifactError
+from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.manifest import read_manifest
+from slimformer.errors import ArtifactError, CheckpointError, RegistryError
+from slimformer.models.weights import tensor_files
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+    from collections.abc import Sequence
+
     import torch
     from transformers import PreTrainedModel
 
@@ -35,8 +38,7 @@ class Storage(ABC):
 
     def tensor_files(self, folder: Path) -> list[Path]:
         """The safetensors files of a folder."""
-        path = next(folder / file for file in self.weights if (folder / file).is_file())
-        return _indexed_files(path) if path.suffix == ".json" else [path]
+        return indexed_files(folder, self.weights)
 
     @abstractmethod
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
@@ -66,19 +68,44 @@ class Storage(ABC):
 
 
 def storage_of(folder: Path) -> Storage:
-    """How the weights of a folder are stored."""
-    for name in STORAGE:
+    """How the weights of a folder are stored: as its manifest says, or as its files look where there is none."""
+    if (folder / MANIFEST).is_file():
+        manifest = read_manifest(folder)
+        # Format 1 did not tell of rounded activations, which need slimformer too.
+        if manifest.format > 1:
+            return _recorded(folder, manifest.model.storage)
+    # Those from outside come first: what they write may look like a plain checkpoint, and no less.
+    for name in sorted(STORAGE, key=lambda name: name in STORAGE.own):
         handler: Storage = STORAGE.get(name)()
         if handler.recognises(folder):
             return handler
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
-    if pickled:
+    indexed_files(folder, weight_files())
+    raise ArtifactError(f"folder `{folder}` has weights that no way of storing recognises; copy it again")
+
+
+def indexed_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The safetensors files that one of several names stands for, or the index of that name."""
+    try:
+        return tensor_files(folder, names)
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from error
+
+
+def _recorded(folder: Path, name: str) -> Storage:
+    try:
+        handler: Storage = STORAGE.get(name)()
+    except RegistryError as error:
         raise ArtifactError(
-            f"folder `{folder}` keeps its weights as a pickle, `{pickled[0]}`, which is never read; "
-            "convert it with `save_pretrained`, which writes safetensors"
+            f"artifact `{folder}` stores its weights as `{name}`, which is not known here; install the package that "
+            "wrote it"
+        ) from error
+    if not handler.recognises(folder):
+        files = " or ".join(f"`{file}`" for file in handler.weights)
+        raise ArtifactError(
+            f"artifact `{folder}` is stored as `{name}` by its {MANIFEST}, and its files are not: it needs {files} and "
+            "a config that agrees; copy the artifact again"
         )
-    tried = " or ".join(f"`{file}`" for file in weight_files())
-    raise ArtifactError(f"folder `{folder}` has no weights; it needs {tried}")
+    return handler
 
 
 def plain_text(text: str) -> str:
@@ -90,15 +117,3 @@ def plain_text(text: str) -> str:
 def weight_files() -> list[str]:
     """Every file name under which weights may lie in a folder."""
     return list(dict.fromkeys(file for name in STORAGE for file in STORAGE.get(name).weights))
-
-
-def _indexed_files(path: Path) -> list[Path]:
-    folder = path.parent
-    try:
-        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ArtifactError(f"`{path}` is not an index of weights: {error}; copy the folder again") from error
-    for name in names:
-        if not isinstance(name, str) or name != Path(name).name or not (folder / name).is_file():
-            raise ArtifactError(f"`{path}` names the file `{name}`, which is not there; copy the folder again")
-    return [folder / name for name in sorted(names)]

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from slimformer.artifact.layout import CONFIG
+from slimformer.artifact.layout import CONFIG, PACKED
+from slimformer.artifact.storage.handler import indexed_files
 from slimformer.artifact.storage.plain import PlainStorage
 from slimformer.errors import ArtifactError
 from slimformer.formats import PackedWeight
+from slimformer.models.weights import PLAIN_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -126,8 +128,9 @@ def _check_unchanged(packed: Mapping[str, PackedWeight], stored: Mapping[str, An
     for name, weight in packed.items():
         if name not in stored:
             raise ArtifactError(f"`{name}` is packed and is not among the weights of a checkpoint of this family")
-        own = weight.weight()
-        if not torch.equal(stored[name].detach().to(own.device), own):
+        held = stored[name].detach()
+        # A model may be held in a shorter type than its scales are of; what it holds is rounded from the packed weight.
+        if not torch.equal(held, weight.weight().to(held)):
             raise ArtifactError(
                 f"`{name}` was changed after it was packed, so its codes are not its weight any more; "
                 "train the float model instead, and quantize it again"
@@ -138,25 +141,32 @@ class PackedStorage(PlainStorage):
     """Several codes to a byte; the config's `quantization_config` says how."""
 
     name = "packed"
+    weights = (PACKED, *PLAIN_WEIGHTS)
     imports = ("import slimformer  # teaches Transformers to read packed weights",)
     alone = "With Transformers, once slimformer is imported:"
 
     def recognises(self, folder: Path) -> bool:
         """A checkpoint whose config names our quantization."""
-        if not super().recognises(folder):
-            return False
-        try:
-            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            return bool(config["quantization_config"]["quant_method"] == "slimformer")
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return False
+        return super().recognises(folder) and _described(folder).get("quant_method") == "slimformer"
+
+    def tensor_files(self, folder: Path) -> list[Path]:
+        """The file of packed weights; the first version kept them under the names of plain ones."""
+        first = _described(folder).get("version") == 1
+        return indexed_files(folder, PLAIN_WEIGHTS if first else (PACKED,))
 
     def describe(self, model: PreTrainedModel) -> dict[str, Any]:
         """The layouts of the packed weights."""
-        from slimformer.artifact.storage.packed import packed_weights
-
         return {"packed": sorted({weight.layout.name for weight in packed_weights(model).values()}) or None}
 
     def card_sizes(self, manifest: Manifest) -> list[tuple[str, str]]:
         """What the weights are packed as."""
         return [("Packed as", ", ".join(manifest.model.packed))] if manifest.model.packed else []
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    """`quantization_config` of a folder's config; empty where there is none."""
+    try:
+        described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["quantization_config"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return described if isinstance(described, dict) else {}

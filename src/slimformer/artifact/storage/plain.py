@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.storage.handler import Storage
-from slimformer.errors import ArtifactError
-from slimformer.models import quiet
-from slimformer.models.loading import processor_class
+from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.models import load_config, quiet
+from slimformer.models.loading import check_fits, processor_class
+from slimformer.models.weights import PLAIN_WEIGHTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +29,7 @@ class PlainStorage(Storage):
     """Weights as Transformers stores them, in one safetensors file or in shards."""
 
     name = "plain"
-    weights = ("model.safetensors", "model.safetensors.index.json")
+    weights: ClassVar[tuple[str, ...]] = PLAIN_WEIGHTS
     #: What the card's example imports first.
     imports: tuple[str, ...] = ()
     alone = "With Transformers alone:"
@@ -47,6 +48,7 @@ class PlainStorage(Storage):
             raise ArtifactError(f"a base was given, `{base}`, but `{folder}` is no mask and needs none; leave it out")
         model_class, code = loader
         try:
+            check_fits(str(folder), model_class, load_config(folder), self.tensor_files(folder))
             with quiet():
                 model, info = model_class.from_pretrained(
                     str(folder),
@@ -57,6 +59,8 @@ class PlainStorage(Storage):
                     output_loading_info=True,
                     **code,
                 )
+        except (ArtifactError, CheckpointError) as error:
+            raise ArtifactError(str(error)) from error
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise ArtifactError(

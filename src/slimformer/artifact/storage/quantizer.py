@@ -8,6 +8,8 @@ Transformers of them; `slimformer.integrations.transformers` sees to it.
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -17,9 +19,11 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from slimformer.anatomy.matrix import is_conv1d
+from slimformer.artifact.layout import PACKED
 from slimformer.artifact.storage.packed import add_packed, file_tensors, packed_weights
 from slimformer.errors import ArtifactError, FormatError
 from slimformer.formats import PackedWeight, find_layout
+from slimformer.models.weights import PLAIN_WEIGHTS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +31,11 @@ if TYPE_CHECKING:
 
 #: What `quant_method` says in the config of a packed model.
 METHOD = "slimformer"
-VERSION = 1
+#: Version of the description written, and the newest one read.
+VERSION = 2
+#: Where the weights lie by version: the name of version 1 was that of plain weights, and Transformers without slimformer
+#: took them for such.
+WEIGHTS = {1: None, 2: PACKED}
 _FAULT = "_slimformer_fault"
 
 
@@ -51,10 +59,10 @@ class PackedConfig(QuantizationConfigMixin):
         quant_method: str = METHOD,
         **unknown: Any,
     ) -> None:
-        if version != VERSION or unknown:
-            seen = f"version {version}" if version != VERSION else f"`{next(iter(unknown))}`"
+        if version not in WEIGHTS or unknown:
+            seen = f"version {version}" if version not in WEIGHTS else f"`{next(iter(unknown))}`"
             raise ArtifactError(
-                f"`quantization_config` of the checkpoint has {seen}, and this slimformer knows version {VERSION}; "
+                f"`quantization_config` of the checkpoint has {seen}, and this slimformer knows up to version {VERSION}; "
                 "install the version that wrote it"
             )
         self.quant_method = quant_method  # type: ignore[assignment]  # a name of our own
@@ -96,6 +104,11 @@ class PackedQuantizer(HfQuantizer):
     requires_calibration = True
     quantization_config: PackedConfig
 
+    def update_attn_implementation(self, config: Any) -> Any:
+        """Name the file of the weights; Transformers asks for it right after this."""
+        config.transformers_weights = WEIGHTS[self.quantization_config.version]
+        return config
+
     def get_weight_conversions(self) -> list[Any]:
         """What becomes of the tensors in the file: each pair of codes and scales one weight."""
         config = self.quantization_config
@@ -109,17 +122,22 @@ class PackedQuantizer(HfQuantizer):
         from slimformer.views import Rounding, round_activations
 
         _raise_fault(model)
+        # In a config that is saved it would lead Transformers to the file without slimformer.
+        model.config.transformers_weights = None
         # Saving goes by the packed weights that were kept, not by undoing what loading did.
         loaded: Any = model
         loaded._weight_conversions = [each for each in loaded._weight_conversions if not _is_unpacking(each)] or None
+        _save_packed_from_now_on(model)
         if self.quantization_config.activations is not None:
             round_activations(model, Rounding(**self.quantization_config.activations))
         return model
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """What `save_pretrained` writes."""
+        """What `save_pretrained` writes, described as it is written now."""
         from transformers.modeling_utils import remove_tied_weights_from_state_dict
 
+        self.quantization_config.version = VERSION
+        model.config.quantization_config = self.quantization_config
         return file_tensors(model, remove_tied_weights_from_state_dict(model.state_dict(), model)), {}
 
     def is_serializable(self) -> bool:
@@ -142,6 +160,25 @@ def adopt(model: PreTrainedModel) -> None:
     adopted.config.quantization_config = config
     adopted.quantization_method = METHOD
     adopted.is_quantized = True
+    _save_packed_from_now_on(model)
+
+
+def _save_packed_from_now_on(model: PreTrainedModel) -> None:
+    """Let `save_pretrained` of one model name its file as a file of packed weights; a copy of the model does too."""
+    model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
+
+
+def _save_pretrained(
+    self: PreTrainedModel, save_directory: str | Path, *, push_to_hub: bool = False, **settings: Any
+) -> None:
+    """`save_pretrained` of a packed model: one file, under the name of packed weights."""
+    folder = Path(save_directory)
+    settings["max_shard_size"] = "1000TB"
+    repository = settings.pop("repo_id", folder.name)
+    type(self).save_pretrained(self, folder, **settings)
+    (folder / PLAIN_WEIGHTS[0]).replace(folder / PACKED)
+    if push_to_hub:
+        self.push_to_hub(repository)
 
 
 def _converter_for(layout: str, group_size: int | None) -> WeightConverter:
