@@ -209,6 +209,7 @@ def test_soft_labels_of_a_classifier_and_of_a_language_model(place, tmp_path):
         distill(place, objective="soft-labels")
 
 
+@pytest.mark.slow
 def test_relations_of_a_deep_teacher_are_those_of_its_upper_middle_block(place, tmp_path):
     torch.manual_seed(0)
     hf.BertModel(hf.BertConfig(**{**zoo.TEXT, "num_hidden_layers": 24})).save_pretrained(tmp_path / "deep")

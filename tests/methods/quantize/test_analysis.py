@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 
 from slimformer import Anatomy, Taps
+from slimformer.errors import ConfigError
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.analysis import (
     attention_distances,
     attention_maps,
     attention_pictures,
+    beta_sweep,
     compare_rank_of_token,
     compare_ranking,
     cover_length_ratio,
@@ -26,9 +31,12 @@ from slimformer.methods.quantize.analysis import (
     rank_ratio,
     ranking_loss,
     temperature_sweep,
+    tokens_in,
 )
+from slimformer.methods.quantize.analysis.sweeps import BETAS, spaced_blocks
 from slimformer.methods.quantize.student import quantize_numbers
 from tests import corpus, zoo
+from tests.runs import headed
 
 
 def is_picture(figure):
@@ -63,27 +71,38 @@ def rows_of(mask, attention):
 def test_cover_length_equals_the_slow_version():
     teacher, student, mask = maps_for([6, 3, 5])
     for k in (1, 2, 4):
-        depths = []
+        depths = {0: [], 1: []}
         for b, head, t, tokens in rows_of(mask, teacher):
             top = sorted(tokens, key=lambda key: -float(teacher[b, head, t, key]))[:k]
             order = sorted(tokens, key=lambda key: -float(student[b, head, t, key]))
-            depths.append(max(order.index(key) + 1 for key in top) / len(tokens))
-        assert cover_length_ratio(teacher, student, mask, k) == pytest.approx(sum(depths) / len(depths))
-    assert cover_length_ratio(teacher[:1], teacher[:1], mask[:1], 2) == pytest.approx(2 / 6)
+            depths[head].append(max(order.index(key) + 1 for key in top) / len(tokens))
+        expected = [sum(each) / len(each) for each in depths.values()]
+        assert cover_length_ratio(teacher, student, mask, k) == pytest.approx(expected)
+    assert cover_length_ratio(teacher[:1], teacher[:1], mask[:1], 2) == pytest.approx([2 / 6] * 2)
 
 
 def test_ranking_loss_equals_the_slow_version():
     teacher, student, mask = maps_for([6, 3])
-    total, rows = 0.0, 0
+    teacher[0, :, 2, 1] = teacher[0, :, 2, 4]  # of equals neither has to come first
+    totals, rows = [0.0, 0.0], 0
     for b, head, t, tokens in rows_of(mask, teacher):
         rows += head == 0
         for i in tokens:
             for j in tokens:
                 one, other = (float(map_[b, head, t, i] - map_[b, head, t, j]) for map_ in (teacher, student))
                 if i < j and one * other < 0:
-                    total += abs(other)
-    assert ranking_loss(teacher, student, mask) == pytest.approx(total / rows, rel=1e-5)
-    assert ranking_loss(teacher, teacher, mask) == 0
+                    totals[head] += abs(other)
+    assert ranking_loss(teacher, student, mask) == pytest.approx([total / rows for total in totals], rel=1e-5)
+    assert ranking_loss(teacher, teacher, mask) == [0, 0]
+
+
+def test_ranking_of_long_texts_takes_the_memory_of_maps():
+    """All pairs of 512 tokens would be 512 times as much."""
+    one, other, mask = maps_for([512], heads=1, length=512)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        ranking_loss(one, other, mask)
+    largest = max(event.cpu_memory_usage for event in profiled.events())
+    assert one.nbytes <= largest <= 8 * one.nbytes
 
 
 def test_rank_of_a_token_that_always_comes_first():
@@ -94,16 +113,39 @@ def test_rank_of_a_token_that_always_comes_first():
     assert ratios[0] > ratios[1]
 
 
+def test_rank_of_chosen_tokens():
+    _, student, mask = maps_for([6, 3])
+    batch = {"input_ids": torch.tensor([[2, 7, 3, 8, 9, 3], [2, 7, 3, 3, 3, 3]])}
+    separators = tokens_in(batch, [3])
+    places = {0: [2, 5], 1: [2]}  # what stands in padding does not count
+    expected = []
+    for head in range(2):
+        ratios = []
+        for b, places_of_row in places.items():
+            tokens = mask[b].nonzero().flatten().tolist()
+            for t in tokens:
+                order = sorted(tokens, key=lambda key: -float(student[b, head, t, key]))
+                ratios += [(order.index(place) + 1) / len(tokens) for place in places_of_row]
+        expected.append(sum(ratios) / len(ratios))
+    assert rank_ratio(student, mask, separators) == pytest.approx(expected)
+    assert rank_ratio(student, mask, tokens_in(batch, [2])) == rank_ratio(student, mask, 0)
+    with pytest.raises(ConfigError, match="none of the tokens to look at is in the batch"):
+        rank_ratio(student, mask, tokens_in(batch, [50]))
+    with pytest.raises(ConfigError, match="there is no token 6 in texts of 6"):
+        rank_ratio(student, mask, 6)
+
+
 def test_comparisons_of_models(models):
     teacher, student = models
     batch = zoo.inputs_for("bert")
     implementation = teacher.config._attn_implementation
     found = compare_ranking(teacher, {"itself": teacher, "quantized": student}, batch, k=2)
     assert is_picture(found.figure)
-    assert found.data["itself"]["ranking_loss"] == [0, 0, 0]
-    assert all(value > 0 for value in found.data["quantized"]["ranking_loss"])
-    pairs = zip(*(found.data[name]["cover_length_ratio"] for name in ("itself", "quantized")), strict=True)
-    assert all(own < other for own, other in pairs)
+    assert found.data["itself"]["ranking_loss"] == [[0] * 4] * 3
+    assert all(value > 0 for heads in found.data["quantized"]["ranking_loss"] for value in heads)
+    own, other = (torch.tensor(found.data[name]["cover_length_ratio"]) for name in ("itself", "quantized"))
+    assert own.shape == (3, 4)
+    assert (own < other).all()
     ranks = compare_rank_of_token({"teacher": teacher, "student": student}, batch)
     assert is_picture(ranks.figure)
     assert torch.tensor(ranks.data["teacher"]).shape == (3, 4)
@@ -159,6 +201,14 @@ def test_distances_from_the_teacher(family):
     assert is_picture(found.figure)
     assert found.data["itself"] == {"sa_gen": [0, 0, 0], "sa_prop": [0, 0, 0]}
     assert all(value > 0 for value in found.data["quantized"]["sa_gen"])
+    # One token that is attended to, by itself.
+    first = attention_distances(teacher, {"quantized": student}, batch, token=0).data["quantized"]
+    counts = batch["attention_mask"].bool()
+    starts = counts[:, 0]
+    maps = [attention_maps(model, batch)[1] for model in (teacher, student)]
+    apart = (maps[0] - maps[1]).square()[..., 0].transpose(1, 2)[counts & starts[:, None]].mean()
+    assert first["sa_gen"][1] == pytest.approx(float(apart), rel=1e-5)
+    assert first["sa_prop"] != found.data["quantized"]["sa_prop"]
     # What all heads hand on, weighed by the probabilities, is what attention puts out, but for the last bias.
     block = Anatomy.of(teacher).blocks[0]
     with torch.no_grad(), Taps(teacher, 0, ("v", "map", "mha")) as taps:
@@ -209,7 +259,7 @@ def test_pictures(models):
 
 @pytest.mark.slow
 def test_sweeps(tmp_path):
-    base = corpus.model_folder(tmp_path / "base")
+    base = headed(tmp_path / "base", hf.BertForSequenceClassification, id2label={0: "no", 1: "yes"})
     data = corpus.data_folder(tmp_path / "data", train=32, dev=16)
     config = QuantizeConfig.make(
         {"model": base, "task": "classification", "data": data, "max_steps": 2, "batch_size": 8}
@@ -220,3 +270,25 @@ def test_sweeps(tmp_path):
     layers = layer_sweep(config, (1, 2), blocks=2)
     assert is_picture(layers.figure)
     assert all("accuracy" in row["metrics"] for row in layers.data)
+    betas = beta_sweep(config, (0.1, 0.9))
+    assert is_picture(betas.figure)
+    assert [(row["kd"], row["value"]) for row in betas.data] == [
+        *(("map+output", beta) for beta in (0.1, 0.9)),
+        *(("output+map", beta) for beta in (0.1, 0.9)),
+    ]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6, 12, 24])
+def test_swept_blocks_are_spread_over_the_whole_depth(blocks):
+    for count in range(1, blocks + 1):
+        chosen = spaced_blocks(count, blocks)
+        assert len(set(chosen)) == count
+        assert chosen[-1] == blocks - 1
+        gaps = [other - one for one, other in pairwise([-1, *chosen])]
+        assert max(gaps) - min(gaps) <= 1
+    with pytest.raises(ConfigError, match=rf"give 1 to {blocks}"):
+        spaced_blocks(blocks + 1, blocks)
+
+
+def test_betas_are_those_of_the_paper():
+    assert BETAS == (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

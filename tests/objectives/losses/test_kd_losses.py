@@ -117,7 +117,7 @@ def slow_map_loss(teacher, student, mask, temperature, causal):
                 q = (student[b, head, t, seen] / temperature).softmax(-1)
                 total += float((p * (p.log() - q.log())).sum())
             sentences.append(total / len(keep))
-    return sum(sentences) / len(sentences)
+    return temperature**2 * sum(sentences) / len(sentences)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -127,6 +127,18 @@ def test_map_loss_equals_the_slow_version_on_either_padding(causal, temperature)
     mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])
     made = attention_map_loss(teacher, student, mask, temperature, causal)
     assert float(made) == pytest.approx(slow_map_loss(teacher, student, mask, temperature, causal), rel=1e-10)
+
+
+def test_a_temperature_changes_the_shape_of_the_map_loss_and_not_its_strength():
+    torch.manual_seed(0)
+    teacher, scores = torch.randn(2, 2, 4, 6, 6).double()
+    strengths = []
+    for temperature in (1.0, 5.0, 20.0, 100.0):
+        student = scores.clone().requires_grad_()
+        attention_map_loss(teacher, student, None, temperature).backward()
+        strengths.append(float(student.grad.norm()))
+    assert max(strengths) < 1.5 * min(strengths)
+    assert strengths[-1] == pytest.approx(strengths[-2], rel=0.1)  # of very soft maps only the scores' differences stay
 
 
 def test_padding_may_hold_anything():

@@ -97,7 +97,7 @@ class KnowledgeOptions(Config):
     balance: Literal["fixed", "auto"] = Field(
         "fixed", description="`auto` weighs map and output by their gradients while training, without a beta."
     )
-    temperature: float = Field(1.0, gt=0, description="Temperature of attention maps.")
+    temperature: float = Field(1.0, gt=0, description="Temperature τ of attention maps, whose loss is taken times τ².")
     distil_layers: str = Field(
         "all", description="Blocks that are distilled: `all`, numbers such as `0,2,5`, or `every-2`, the last included."
     )

@@ -21,7 +21,9 @@ def attention_map_loss(
     """Divergence of the student's attention maps from the teacher's, for one layer.
 
     With AM = softmax(scores/τ) over the tokens that count, the loss is the mean over sentences and heads of
-    `1/|x| Σ_t KL(AM^T[t] ‖ AM^S[t])`. Padding, on either side, counts neither as row nor as column.
+    `τ²/|x| Σ_t KL(AM^T[t] ‖ AM^S[t])`. Gradients of a softened divergence shrink with 1/τ²; the factor makes up for it
+    (arXiv 1503.02531, section 2), so that another τ means another shape and not a weaker loss. Padding, on either side,
+    counts neither as row nor as column.
 
     Args:
         teacher_scores: Scaled attention scores, [batch, heads, query, key]; no gradient flows to them.
@@ -44,7 +46,7 @@ def attention_map_loss(
     # [batch, heads, query]
     divergence = (teacher_log_map.exp() * (teacher_log_map - student_log_map).masked_fill(hidden, 0)).sum(-1)
     rows = mask.to(precision) / mask.sum(-1, keepdim=True).clamp(min=1)
-    return (divergence * rows[:, None]).sum(-1).mean()
+    return temperature**2 * (divergence * rows[:, None]).sum(-1).mean()
 
 
 def attention_score_loss(

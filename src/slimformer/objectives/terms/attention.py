@@ -29,7 +29,7 @@ class AttentionMaps(BlockTerm):
     class Options(BlockOptions):
         """Which blocks, and how sharply."""
 
-        temperature: float = Field(1.0, gt=0, description="Of the maps; 1 is best in the paper.")
+        temperature: float = Field(1.0, gt=0, description="τ of the maps, with a factor τ²; 1 is best in the paper.")
 
     part = "map"
     head_by_head = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.methods.quantize.analysis.looking import attention_maps, look, tokens_that_count
+from slimformer.methods.quantize.analysis.looking import attention_maps, look, select_tokens, tokens_that_count
 from slimformer.report import Figure, Finding, Series, curves
 from slimformer.taps import Taps
 
@@ -81,24 +81,32 @@ def detect_case(model: nn.Module, batch: dict[str, Any], special: Tensor) -> Fin
 
 @torch.no_grad()
 def attention_distances(
-    teacher: nn.Module, students: dict[str, nn.Module], batch: dict[str, Any]
+    teacher: nn.Module, students: dict[str, nn.Module], batch: dict[str, Any], token: int | Tensor | None = None
 ) -> Finding[dict[str, dict[str, list[float]]]]:
     """How far students are from the teacher in what attention makes and in what it hands on, block by block.
 
     SA-GEN: squared difference of the probabilities. SA-PROP: squared difference of what each head would hand on of
     each token, `f(x) = (x·W^V + b^V)·W^O`.
+
+    Args:
+        teacher: The float model.
+        students: Students by name.
+        batch: Some sentences.
+        token: What is attended to: a position, or boolean [batch, length], True for the tokens to look at, such as
+            every [SEP] (`tokens_in`); None for all.
     """
-    theirs = attention_maps(teacher, batch), _propagated(teacher, batch)
-    counts = tokens_that_count(batch, theirs[1][0])
-    rows = counts[:, None, :, None]
+    targets = attention_maps(teacher, batch), _propagated(teacher, batch)
+    counts = tokens_that_count(batch, targets[1][0])
+    chosen = counts if token is None else select_tokens(token, counts)
+    compared = counts[:, None, :, None] & chosen[:, None, None, :], chosen[:, None, :, None]
     data = {}
     for name, student in students.items():
-        ours = attention_maps(student, batch), _propagated(student, batch)
+        outputs = attention_maps(student, batch), _propagated(student, batch)
         data[name] = {
-            key: [_apart(one, other, rows) for one, other in zip(wanted, made, strict=True)]
-            for key, wanted, made in zip(("sa_gen", "sa_prop"), theirs, ours, strict=True)
+            key: [_apart(one, other, where) for one, other in zip(target, output, strict=True)]
+            for key, target, output, where in zip(("sa_gen", "sa_prop"), targets, outputs, compared, strict=True)
         }
-    blocks = list(range(len(theirs[0])))
+    blocks = list(range(len(targets[0])))
     panels = [
         (label, [Series(name, blocks, values[key]) for name, values in data.items()])
         for key, label in (("sa_gen", "SA-GEN"), ("sa_prop", "SA-PROP"))
@@ -123,6 +131,6 @@ def _propagated(model: nn.Module, batch: dict[str, Any]) -> list[Tensor]:
     return made
 
 
-def _apart(one: Tensor, other: Tensor, rows: Tensor) -> float:
-    counted = rows.expand(-1, one.shape[1], -1, one.shape[-1])
-    return float((one - other).square()[counted].mean())
+def _apart(one: Tensor, other: Tensor, where: Tensor) -> float:
+    """Mean square over what counts, broadcastable to both: padding neither attends nor is attended to."""
+    return float((one - other).square()[where.expand_as(one)].mean())
