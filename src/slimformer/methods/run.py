@@ -86,7 +86,7 @@ class OutputDirectory:
             try:
                 yield training
             except BaseException:
-                if is_main() and checkpoints.latest(training) is None:
+                if is_main() and checkpoints.latest(training) is None and not any(training.glob(f"{RATES}/*")):
                     remove_folder(training)
                 raise
             self.clear()
@@ -152,6 +152,8 @@ def check_writable(path: Path, flag: str) -> None:
         raise TrainingError(f"`{path}` cannot be written: {reason}; choose another `{flag}`") from error
 
 
+#: Where the runs of a grid of learning rates lie in the folder of the whole run.
+RATES = "rates"
 #: What a run notes of itself beside its settings.
 COUNTS = ("steps", "kept_step")
 
@@ -164,6 +166,10 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         config: Its settings.
         options: How to carry it out.
     """
+    if getattr(config, "lr_grid", None) is not None:
+        from slimformer.methods.grid import run_grid
+
+        return run_grid(method, config, options)
     state = method(config, options)
     with state.resources:
         return state.follow_up(_run(state))
@@ -199,7 +205,7 @@ def _run(state: Method[Any]) -> RunResult:
                 overwrite=options.overwrite,
                 **state.describe(metrics),
             )
-    _wait_for_all()  # what comes next reads what one process wrote
+    wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
 
 
@@ -208,7 +214,7 @@ def run_phase(phase: Phase, options: RunOptions) -> RunResult:
     if phase.note and not options.quiet:
         show_notes([phase.note])
     result = run(METHODS.get(phase.method), phase.config, options)
-    _wait_for_all()
+    wait_for_all()
     return result
 
 
@@ -247,7 +253,7 @@ def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> art
     )
 
 
-def _wait_for_all() -> None:
+def wait_for_all() -> None:
     """Let all processes see what one of them wrote."""
     import torch
 

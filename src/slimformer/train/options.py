@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from slimformer.config import Config
+from slimformer.train.rates import RateOptions
 
 Positive = Annotated[int, Field(ge=1)]
 
 
-class StepOptions(Config):
+class StepOptions(RateOptions):
     """Settings of the optimizer, the schedule and the steps.
 
     `batch_size` counts the examples of one optimizer step over all processes and accumulation steps, so that
