@@ -118,5 +118,9 @@ class TrainingError(SlimformerError):
     """A run cannot start, go on or be resumed."""
 
 
+class DivergenceError(TrainingError):
+    """A loss became infinite or no number."""
+
+
 class ObjectiveError(SlimformerError):
     """A loss cannot be computed from these tensors or settings."""

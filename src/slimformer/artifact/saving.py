@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
 from slimformer.artifact.card import write_card
-from slimformer.artifact.checks import check_finite, drop_code, read_config, sum_file, sum_files
+from slimformer.artifact.checks import check_files, check_finite, drop_code, read_config, sum_file, sum_files
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
 from slimformer.artifact.loading import load_model, load_processor
-from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord
+from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
@@ -21,7 +23,6 @@ from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from torch import Tensor, nn
     from transformers import PreTrainedModel
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Room for everything beside the weights when the free space is checked.
 MARGIN = 1024 * 1024
+#: What of a manifest stays as it is under another name.
+KEPT = ("model", "base", "task", "metrics")
 #: How far the reloaded model may be from the one in memory, by the bytes of a weight: a gross check that
 #: the files hold the model, with room for another device, kernel or rounding.
 MEMORY_TOLERANCE = {1: 0.5, 2: 0.2, 4: 1e-2, 8: 1e-3}
@@ -107,6 +110,29 @@ def save(
             **handler.describe(transformer),
         )
         return _write_manifest(stage, {**described, "model": record})
+
+
+def republish(
+    folder: str | Path, target: str | Path, config: Mapping[str, Any], *, overwrite: bool = False
+) -> Manifest:
+    """Write an artifact once more under another name, with more in the record of its last step.
+
+    Args:
+        folder: The artifact, which stays.
+        target: Where it goes; as for `save`.
+        config: What the record of the last step's settings says besides, or instead.
+        overwrite: Replace the artifact that is there.
+    """
+    source, manifest = Path(folder), read_manifest(folder)
+    *earlier, last = manifest.steps
+    steps = [*earlier, last.model_copy(update={"config": {**last.config, **config}})]
+    needed = sum(file.bytes for file in manifest.files.values())
+    with staging(target, needed=needed + MARGIN, overwrite=overwrite) as stage:
+        shutil.copytree(source, stage, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+        # Sums made anew would hide what was harmed since the artifact was written.
+        check_files(stage, manifest.files)
+        (stage / CARD).unlink()
+        return _write_manifest(stage, {**{name: getattr(manifest, name) for name in KEPT}, "steps": steps})
 
 
 def _check_model(model: nn.Module) -> PreTrainedModel:

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+from slimformer.train.rates import RATE_SETTINGS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -80,6 +82,7 @@ class RunResult:
         seconds: Time spent training.
         log: Log entries of the run.
         notes: What was done to data or model that a user should know.
+        rates: With `--lr-grid`, each learning rate and its score on dev; None where the loss became no number.
     """
 
     model: PreTrainedModel
@@ -91,6 +94,12 @@ class RunResult:
     seconds: float = 0.0
     log: list[dict[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    rates: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """The metric of a task that chooses between results, and its value; None where no task was measured."""
+        return None
 
     def summary(self) -> dict[str, Any]:
         """The result as JSON types."""
@@ -102,6 +111,7 @@ class RunResult:
             "seconds": round(self.seconds, 2),
             "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "notes": self.notes,
+            **({"rates": self.rates} if self.rates else {}),
         }
 
     @property
@@ -116,8 +126,14 @@ class RunResult:
         return [
             ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()),
             f"{self.steps} steps in {self.seconds:.0f} s{kept}",
+            *(f"  tried {describe_rate(rate, score)}" for rate, score in self.rates.items()),
             f"saved in {self.folder}",
         ]
+
+
+def describe_rate(rate: str, score: float | None) -> str:
+    """A learning rate of a grid and what came of it, as a person reads it."""
+    return f"learning rate {rate}: " + ("the loss became no number" if score is None else f"{score:.4f} on dev")
 
 
 @dataclass(frozen=True)
@@ -197,7 +213,7 @@ class Method(ABC, Generic[AnyConfig]):
     @property
     def settings(self) -> dict[str, Any]:
         """What tells this run from others, as JSON types."""
-        return self.config.model_dump(mode="json", exclude=set(self.beside))
+        return self.config.model_dump(mode="json", exclude={*self.beside, *RATE_SETTINGS})
 
     @property
     @abstractmethod
@@ -207,6 +223,10 @@ class Method(ABC, Generic[AnyConfig]):
     def check(self) -> None:
         """Refuse impossible settings before anything is read."""
         self.config.require(*(name for name in self.required if name != "out"))
+
+    def unscored(self) -> str | None:
+        """Why results cannot be compared by a task's score, with what to do about it; None where they can."""
+        return f"`{self.name}` measures no task"
 
     def phases(self) -> Sequence[Phase]:
         """Runs that come first."""

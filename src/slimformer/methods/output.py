@@ -14,7 +14,7 @@ from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_replaceable
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
-from slimformer.train import TrainingFolder, checkpoints
+from slimformer.train import TrainingFolder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +90,7 @@ class OutputDirectory:
             try:
                 yield training
             except BaseException:
-                if not begun and not checkpoints.any_sealed(training.path):
+                if not begun and not training.is_resumable():
                     training.remove()
                 raise
             training.remove()

@@ -35,6 +35,10 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         config: Its settings.
         options: How to carry it out.
     """
+    if getattr(config, "lr_grid", None) is not None:
+        from slimformer.methods.grid import run_grid
+
+        return run_grid(method, config, options)
     state = method(config, options)
     with state.resources:
         return state.follow_up(_run(state))
@@ -72,7 +76,7 @@ def _run(state: Method[Any]) -> RunResult:
                 overwrite=options.overwrite,
                 **state.describe(metrics),
             )
-    _wait_for_all()  # what comes next reads what one process wrote
+    wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
 
 
@@ -81,7 +85,7 @@ def run_phase(phase: Phase, options: RunOptions) -> RunResult:
     if phase.note and not options.quiet:
         show_notes([phase.note])
     result = run(METHODS.get(phase.method), phase.config, options)
-    _wait_for_all()
+    wait_for_all()
     return result
 
 
@@ -120,7 +124,7 @@ def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> art
     )
 
 
-def _wait_for_all() -> None:
+def wait_for_all() -> None:
     """Let all processes see what one of them wrote."""
     import torch
 

@@ -74,9 +74,16 @@ class TaskResult(RunResult):
 
     Args:
         split: That split.
+        primary: The metric that chooses between models.
     """
 
     split: str = "dev"
+    primary: str = ""
+
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """The primary metric and its value."""
+        return self.primary, self.metrics[self.primary]
 
     def summary(self) -> dict[str, Any]:
         """The result as JSON types."""
@@ -103,6 +110,10 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         """The checkpoint the run starts from."""
         base: str = self.config.model  # type: ignore[attr-defined]
         return base
+
+    def unscored(self) -> str | None:
+        """None: a task is measured."""
+        return None
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Put views on the model and return the objective; None for the task's own loss."""
@@ -161,13 +172,16 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> TaskResult:
         """What the caller gets."""
-        return TaskResult(**vars(super().result(folder, metrics, trained)))
+        return TaskResult(**vars(super().result(folder, metrics, trained)), primary=self.data.primary_metric)
 
     def reload(self, done: artifact.Loaded, folder: Path) -> TaskResult:
         """The result of a run that had ended before."""
         (metrics,) = done.manifest.metrics.values()
         counts = counts_of(done.manifest.steps[-1])
-        return TaskResult(done.model, done.processor, folder, dict(metrics), **counts)
+        record = done.manifest.task
+        assert record is not None
+        primary = get_task(record.name).metrics(record.labels)[0]
+        return TaskResult(done.model, done.processor, folder, dict(metrics), **counts, primary=primary)
 
     def _evaluate(self, model: Any) -> dict[str, float]:
         return evaluate(model, self.data, "dev", self.features["dev"], self.processor)

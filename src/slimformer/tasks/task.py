@@ -245,6 +245,10 @@ class Task:
         limited = {split: _limited(each, limit, in_order=kind.in_order) for split, each in parsed.items()}
         return TaskData(self.preset, kind, limited, names, notes)
 
+    def metrics(self, labels: Sequence[str] | None) -> tuple[str, ...]:
+        """What is measured with these labels, the metric that chooses between models first."""
+        return self.preset.metrics or self.kind().metric_names(labels)
+
     def kind(self, **settings: Any) -> Kind:
         """What the model has to do, with the preset's settings and those given besides."""
         check_settings(KINDS.get(self.preset.kind), self.name, settings)

@@ -16,8 +16,8 @@ from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 SETTINGS = "settings.json"
 #: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.
@@ -93,6 +93,11 @@ class TrainingFolder:
     def has_begun(self) -> bool:
         """Whether a run has come so far that it trains here."""
         return (self.path / SETTINGS).exists()
+
+    def is_resumable(self) -> bool:
+        """Whether there is work here that need not be done again: a checkpoint, or a part of the run in its own folder."""
+        parts = (self.path / name for name in self.files)
+        return checkpoints.any_sealed(self.path) or any(part.is_dir() and any(part.iterdir()) for part in parts)
 
     def remove(self) -> None:
         """Remove what a run wrote, and the folder unless something else lies in it."""

@@ -6,10 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from slimformer.config import Config, Positive, Threads
+from slimformer.config import Positive, Threads
+from slimformer.train.rates import RateOptions
 
 
-class StepOptions(Config):
+class StepOptions(RateOptions):
     """Settings of the optimizer, the schedule and the steps.
 
     `batch_size` counts the examples of one optimizer step over all processes and accumulation steps, so that

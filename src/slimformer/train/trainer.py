@@ -12,7 +12,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from slimformer.errors import TrainingError
+from slimformer.errors import DivergenceError
 from slimformer.objectives.terms.predictions import count_labels, shifts_labels
 from slimformer.train import checkpoints
 from slimformer.train.checkpoints import read_metadata, read_weights, write_weights
@@ -172,7 +172,7 @@ class SlimTrainer(Trainer):
             else:
                 loss = self._note(self.objective(model, inputs), share)
         if not math.isfinite(value := float(loss.detach())):
-            raise TrainingError(
+            raise DivergenceError(
                 f"the loss became {value} at step {self.state.global_step + 1} with learning rate "
                 f"{self._get_learning_rate():.3g}; lower `--lr`, clip gradients with `--clip`, or check the data"
             )

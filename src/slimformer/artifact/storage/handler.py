@@ -12,8 +12,8 @@ from slimformer.models.weights import tensor_files
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from collections.abc import Sequence
+    from pathlib import Path
 
     import torch
     from transformers import PreTrainedModel

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.finetune.config import FinetuneConfig
-from slimformer.methods.method import Method, Phase, RunResult, Showcase
+from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
 from slimformer.methods.output import OutputDirectory, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slimformer import artifact
     from slimformer.corpus import Stream
     from slimformer.methods.distill.setup import Setup
@@ -42,6 +44,11 @@ class DistillResult(RunResult):
         """The losses as last logged."""
         return self.metrics
 
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """That of the task the student was fine-tuned on."""
+        return None if self.task is None else self.task.score
+
     def summary(self) -> dict[str, Any]:
         """The result as JSON types."""
         return {
@@ -58,6 +65,7 @@ class DistillResult(RunResult):
         losses = ", ".join(f"{name} {value:.4f}" for name, value in self.losses.items())
         return [
             f"learned from block {self.teacher_layer} of the teacher: {losses}",
+            *(f"  tried {describe_rate(rate, score)}" for rate, score in self.rates.items()),
             *(f"  tried block {trial.layer} for {trial.steps} steps: {trial.score:.4f}" for trial in self.trials),
             f"{self.model.num_parameters():,} parameters after {self.steps} steps in {self.seconds:.0f} s",
             f"saved in {self.folder}",
@@ -116,6 +124,16 @@ class Distill(Method[DistillConfig]):
             if path.is_dir():
                 raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
             check_writable(path, "--report")
+
+    def unscored(self) -> str | None:
+        """Losses of distillation say little about tasks; the student has to be fine-tuned on one."""
+        return None if self.config.task is not None else "a corpus has no score on dev; give `--task` and `--data`"
+
+    def phases(self) -> Sequence[Phase]:
+        """None come first; a place that is taken for the one that comes last is refused now."""
+        if self.config.task is not None:
+            OutputDirectory.of(self._tuning().out).check({}, self.options)
+        return ()
 
     def start(self) -> str:
         """Read both models and the corpus."""
@@ -206,7 +224,6 @@ class Distill(Method[DistillConfig]):
         from slimformer.tasks import get_task
 
         assert self.config.task is not None
-        OutputDirectory.of(self._tuning().out).check({}, self.options)
         task = get_task(self.config.task)
         check_trainable(look_up(cast("str", self.config.teacher)), task, self.accepts)
         task.load(self.config.data, ("train", "dev"))
