@@ -95,7 +95,7 @@ class TrainingFolder:
         return (self.path / SETTINGS).exists()
 
     def is_resumable(self) -> bool:
-        """Whether there is work here that need not be done again: a checkpoint, or a part of the run in its own folder."""
+        """Whether there is work that need not be done again: a checkpoint, or a part of the run in its own folder."""
         parts = (self.path / name for name in self.files)
         return checkpoints.any_sealed(self.path) or any(part.is_dir() and any(part.iterdir()) for part in parts)
 
