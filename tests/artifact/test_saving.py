@@ -393,7 +393,7 @@ class TestOverwrite:
         assert (artifact / name).read_text() == "mine"
 
     def test_what_is_put_there_while_saving_stays(self, artifact: Path) -> None:
-        with pytest.raises(ArtifactError, match="`notes.txt` is none of its files"):
+        with pytest.raises(ArtifactError, match=r"`notes\.txt` is none of its files"):
             replace_slowly(artifact)
         assert (artifact / "notes.txt").read_text() == "mine"
         assert [path.name for path in artifact.parent.iterdir()] == [artifact.name]

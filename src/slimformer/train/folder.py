@@ -8,7 +8,6 @@ import re
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.ownership import is_own, lock, mark, remove, remove_mark
@@ -18,6 +17,7 @@ from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 SETTINGS = "settings.json"
 #: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from slimformer.train.objective import Objective
     from slimformer.train.options import TrainingOptions
 
+
 @dataclass(frozen=True)
 class Trained:
     """What a run did: its log entries, the steps taken, and which step's weights were kept."""
