@@ -7,7 +7,9 @@ import json
 import pytest
 
 from slimformer.artifact import verify
-from slimformer.demo import DEV_BELOW, run_demo, write_reviews
+from slimformer.demo import DEV_BELOW, SETTINGS, Demo, read_reviews, run_demo, write_reviews
+from slimformer.errors import DataError, SlimformerError
+from tests import runs
 
 
 def lines(path):
@@ -15,8 +17,7 @@ def lines(path):
 
 
 def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
-    counts = write_reviews(tmp_path)
-    assert counts == {"train": 7716, "dev": 814}
+    write_reviews(tmp_path, read_reviews())
     train, dev = lines(tmp_path / "train.jsonl"), lines(tmp_path / "dev.jsonl")
     assert (len(train), len(dev)) == (7716, 814)
     assert not {row["text"] for row in train} & {row["text"] for row in dev}
@@ -24,8 +25,52 @@ def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
     assert len(dev) / 8530 == pytest.approx(DEV_BELOW / 256, abs=0.02)
 
 
+@pytest.mark.parametrize("name", ["data/train.jsonl", "data/notes.txt", "report.html", "mask/notes.txt", "trim"])
+def test_a_folder_with_something_of_the_user_in_the_way_is_left_alone(name, tmp_path):
+    path = tmp_path / "demo" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    before = runs.listing(tmp_path)
+    with pytest.raises(SlimformerError, match="was made by no demo, so it is left alone"):
+        run_demo(tmp_path / "demo", quiet=True)
+    assert runs.listing(tmp_path) == before
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("report.html", "is no report as slimformer wrote it"),
+        ("mask/notes.txt", "mask` is no artifact"),
+        ("quantize.training/settings.json", r"quantize\.training` .* was made by no run"),
+    ],
+)
+def test_a_second_demo_replaces_only_what_the_first_made(name, words, tmp_path):
+    Demo(tmp_path, SETTINGS).claim()
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("mine")
+    with pytest.raises(SlimformerError, match=words):
+        run_demo(tmp_path, quiet=True)
+    assert path.read_text() == "mine"
+    assert not (tmp_path / "data").exists()
+
+
+def test_reviews_are_not_written_over_other_data(tmp_path):
+    reviews = {"train": ["{}"], "dev": ["{}", "{}"]}
+    for _ in range(2):
+        write_reviews(tmp_path, reviews)
+    (tmp_path / "dev.jsonl").write_text("mine")
+    (tmp_path / "train.jsonl").unlink()
+    with pytest.raises(DataError, match=r"dev\.jsonl` does not hold the demo's reviews"):
+        write_reviews(tmp_path, reviews)
+    assert runs.listing(tmp_path) == {"dev.jsonl"}
+
+
 @pytest.mark.slow
 def test_rows_report_and_artifacts(tmp_path):
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "notes.txt").write_text("mine")
     for _ in range(2):  # a second demo replaces the first
         rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
     assert [row.name for row in rows] == [
@@ -45,4 +90,7 @@ def test_rows_report_and_artifacts(tmp_path):
     made = ["finetune", "distill", "distill-finetuned", "mask", "quantize", "trim"]
     for name in made:
         verify(tmp_path / "demo" / name)
-    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(["data", *made, "report.html"])
+    assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(
+        ["data", "demo.json", *made, "notes.txt", "report.html"]
+    )
+    assert (tmp_path / "demo" / "notes.txt").read_text() == "mine"

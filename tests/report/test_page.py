@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from slimformer.errors import ConfigError
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, scatter, write_page
 
 
@@ -65,5 +66,17 @@ def test_plots_are_the_same_every_time():
 
 def test_writing_leaves_the_page_alone(page, tmp_path):
     path = write_page(page, tmp_path / "deep" / "report.html")
-    assert path.read_text(encoding="utf-8") == page.html()
+    assert path.read_text(encoding="utf-8").startswith(page.html())
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
+
+
+def test_only_a_page_as_it_was_written_is_replaced(page, tmp_path):
+    path = tmp_path / "report.html"
+    for _ in range(2):
+        write_page(page, path)
+    whole = path.read_bytes()
+    for other in (b"", b"my own words", whole.replace(b"going down", b"going up"), whole + b"\n", whole * 2):
+        path.write_bytes(other)
+        with pytest.raises(ConfigError, match=r"report\.html` exists and is no report as slimformer wrote it"):
+            write_page(page, path)
+        assert path.read_bytes() == other

@@ -92,12 +92,13 @@ def once(folder: Path, scores: Iterator[float] | None = None, **settings):
     return trained, model.state_dict()
 
 
-def test_after_the_last_checkpoint_no_step_is_left_to_train(tmp_path):
-    settings = {"schedule": "constant", "save_every": 2}
+@pytest.mark.parametrize("steps", [5, 6])  # in the middle of an epoch, and at its end
+def test_after_the_last_checkpoint_no_step_is_left_to_train(steps, tmp_path):
+    settings = {"schedule": "constant", "save_every": 2, "max_steps": steps}
     whole, weights = once(tmp_path / "run", **settings)
-    assert checkpoints.step_of(checkpoints.latest(tmp_path / "run")) == whole.steps == 6
+    assert checkpoints.step_of(checkpoints.latest(tmp_path / "run")) == whole.steps == steps
     again, resumed = once(tmp_path / "run", **settings)
-    assert again.steps == 6
+    assert again.steps == steps
     assert losses(again) == losses(whole)
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
 
@@ -105,10 +106,10 @@ def test_after_the_last_checkpoint_no_step_is_left_to_train(tmp_path):
 @pytest.mark.parametrize("best", [True, False])
 @pytest.mark.parametrize("done", [0, 1])
 def test_an_evaluation_that_was_interrupted_comes_again(done, best, tmp_path):
-    """Two epochs of 3 steps, a checkpoint at each step: the run stops in the evaluation of an epoch."""
-    settings = {"schedule": "constant", "save_every": 1, "best": best}
+    """An epoch of 3 steps and a part of one, a checkpoint at each step: the run stops when it is measured."""
+    settings = {"schedule": "constant", "save_every": 1, "best": best, "max_steps": 5}
     whole, weights = once(tmp_path / "whole", iter([0.9, 0.5]), **settings)
-    assert whole.kept_step == (3 if best else 6)
+    assert whole.kept_step == (3 if best else 5)
     with pytest.raises(StopNowError):
         once(tmp_path / "run", iter([0.9, 0.5][:done]), **settings)
     again, resumed = once(tmp_path / "run", iter([0.9, 0.5][done:]), **settings)
@@ -134,9 +135,9 @@ def test_a_full_disk_leaves_the_former_checkpoint_and_nothing_half_written(size,
         once(tmp_path / "run", iter([0.5]), save_every=2)
     before = runs.listing(tmp_path / "run")
     assert "checkpoint-4/sealed.json" in before
-    with pytest.raises(TrainingError, match=r"no space to write .*/run` \(.*\), [\d,]+ bytes are free; .*`--resume`"):
-        with files_of_at_most(size):
-            once(tmp_path / "run", iter([0.9]), save_every=2)
+    words = r"no space to write .*/run` \(.*\), [\d,]+ bytes are free; .*`--resume`"
+    with pytest.raises(TrainingError, match=words), files_of_at_most(size):
+        once(tmp_path / "run", iter([0.9]), save_every=2)
     assert runs.listing(tmp_path / "run") == before
     again, resumed = once(tmp_path / "run", iter([0.9]), save_every=2)
     assert again.steps == whole.steps

@@ -64,7 +64,7 @@ def hidden_folder(target: Path) -> Iterator[Path]:
         if handle is not None:
             remove_own(path)
             os.close(handle)
-    place = target.with_name(f".{target.name}.tmp-{secrets.token_hex(4)}")
+    place = target.with_name(_hidden_name(target))
     handle = None
     try:
         place.mkdir()
@@ -78,6 +78,18 @@ def hidden_folder(target: Path) -> Iterator[Path]:
         remove_own(place)
         if handle is not None:
             os.close(handle)
+
+
+def try_place(target: Path) -> None:
+    """Make a hidden folder where the one beside `target` will be, and remove it again; an `OSError` if that fails."""
+    there = next(parent for parent in target.absolute().parents if parent.exists())
+    trial = there / _hidden_name(target)
+    trial.mkdir()
+    trial.rmdir()
+
+
+def _hidden_name(target: Path) -> str:
+    return f".{target.name}.tmp-{secrets.token_hex(4)}"
 
 
 def _check_target(target: Path, overwrite: bool) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_replaceable
+from slimformer.artifact.staging import try_place
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
@@ -119,10 +120,9 @@ def is_main() -> bool:
 
 
 def check_writable(path: Path, flag: str) -> None:
-    """Make a folder where `path` will be, under the name its draft would have, and remove it again."""
-    there = next(parent for parent in path.absolute().parents if parent.exists())
+    """Refuse a place where nothing can be made."""
     try:
-        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
+        try_place(path)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TrainingError(f"`{path}` cannot be written: {reason}; choose another `{flag}`") from error

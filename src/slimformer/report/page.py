@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import os
+import hashlib
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from slimformer.artifact.staging import hidden_folder
+from slimformer.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,14 +69,34 @@ class Page:
         return environment.from_string(template).render(page=self)
 
 
+#: What stands before the sum at the end of a page.
+SEAL = b"<!-- slimformer, sha256 of what stands above: "
+
+
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write a page, whole or not at all."""
-    target = Path(path)
+    """Write a page, whole or not at all; only a page of ours may have been there before."""
+    target = Path(path).expanduser()
+    check_page(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(page.html(), encoding="utf-8")
+    content = page.html().encode()
+    with hidden_folder(target) as folder:
+        draft = folder / target.name
+        draft.write_bytes(content + _seal(content))
         draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
     return target
+
+
+def check_page(path: Path) -> None:
+    """Refuse to replace a file that is not a page as it was written."""
+    if not path.exists():
+        return
+    content, seal, rest = path.read_bytes().rpartition(SEAL) if path.is_file() else (b"", b"", b"")
+    if not seal or _seal(content) != seal + rest:
+        raise ConfigError(
+            f"`{path}` exists and is no report as slimformer wrote it, so it is not replaced; move it away, or choose "
+            "another file"
+        )
+
+
+def _seal(content: bytes) -> bytes:
+    return SEAL + f"{hashlib.sha256(content).hexdigest()} -->\n".encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
@@ -11,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from slimformer.artifact.staging import hidden_folder, sync
+from slimformer.artifact.staging import hidden_folder, sync, try_place
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.files import as_path
 
@@ -90,9 +89,8 @@ def check_place(out: str | Path, overwrite: bool) -> Path:
     for taken in (path, data_beside(path)):
         if taken.exists() and not overwrite:
             raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
-    there = next(parent for parent in path.absolute().parents if parent.exists())
     try:
-        Path(tempfile.mkdtemp(prefix=f".{path.name}.tmp-", dir=there)).rmdir()
+        try_place(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     return path

@@ -13,6 +13,7 @@ from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
 from slimformer.methods.output import OutputDirectory, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
+from slimformer.report.page import check_page
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -120,10 +121,7 @@ class Distill(Method[DistillConfig]):
                 "`--student`"
             )
         if config.report is not None:
-            path = Path(config.report)
-            if path.is_dir():
-                raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
-            check_writable(path, "--report")
+            check_report(Path(config.report).expanduser(), config.out)
 
     def unscored(self) -> str | None:
         """Losses of distillation say little about tasks; the student has to be fine-tuned on one."""
@@ -227,6 +225,19 @@ class Distill(Method[DistillConfig]):
         task = get_task(self.config.task)
         check_trainable(look_up(cast("str", self.config.teacher)), task, self.accepts)
         task.load(self.config.data, ("train", "dev"))
+
+
+def check_report(path: Path, out: str | None) -> None:
+    """Refuse, before any work, a report that could not be written, or would lie among the files of the result."""
+    if path.is_dir():
+        raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
+    result = None if out is None else Path(out).expanduser().absolute()
+    if result is not None and result in (path.absolute(), *path.absolute().parents):
+        raise ConfigError(
+            f"`--report` is `{path}`, inside the result `{out}`, which holds a model alone; put it beside"
+        )
+    check_writable(path, "--report")
+    check_page(path)
 
 
 def _training(config: DistillConfig, stream: Stream) -> TrainingOptions:

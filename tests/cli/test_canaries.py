@@ -1,0 +1,151 @@
+"""Nothing of the user's is touched by any command: canaries around every result and in the way of every run."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from slimformer.registry import METHODS
+from tests import runs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Files of the user whose names are like those that commands use for a while.
+CANARIES = (
+    "notes.txt",
+    "out.txt",
+    "out.tmp",
+    "out.training.bak/checkpoint-1/weights.safetensors",
+    "training/settings.json",
+    "checkpoint-1/sealed.json",
+    "best.safetensors",
+    "settings.json",
+    "corpus.jsonl",
+    "stage/config.json",
+    ".out.tmp-01234567/thesis.txt",
+    ".out.old-01234567/thesis.txt",
+    ".out.old-76543210/slimformer.json",
+    ".out.training.tmp-01234567/thesis.txt",
+    ".out.onnx.tmp-01234567/thesis.txt",
+    ".report.html.tmp-01234567/thesis.txt",
+)
+TASK = ["--model", "{base}", "--task", "classification", "--data", "{data}", "--max-steps", 2]
+METHOD_COMMANDS = {
+    "finetune": [*TASK, "--save-every", 1],
+    "mask": [*TASK, "--save-every", 1, "--blocks", "0-1"],
+    "quantize": TASK,
+    "distill": [
+        "--teacher", "{base}", "--corpus", "{data}/train.tsv", "--text-column", "text", "--layers", 1, "--max-steps", 2,
+        "--batch-size", 8, "--max-length", 16, "--report", "report.html", "--task", "classification",
+        "--data", "{data}", "--finetune-steps", 2, "--teacher-layer", "auto", "--probe-steps", 1,
+        "--teacher-cache", "cache",
+    ],
+    "trim": ["--model", "{artifact}", "--corpus", "{data}/train.tsv", "--text-column", "text"],
+}  # fmt: skip
+COMMANDS = {
+    "export": ["{artifact}", "--out", "out.onnx"],
+    "evaluate": ["{artifact}", "--data", "{data}"],
+    "predict": ["{artifact}", "the film was good"],
+    "bench": ["{artifact}", "--length", 8, "--seconds", 0],
+    "verify": ["{artifact}"],
+    "inspect": ["{artifact}"],
+}
+
+
+@pytest.fixture
+def fill(base, data, artifact):
+    return lambda flags: [str(flag).format(base=base, data=data, artifact=artifact) for flag in flags]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch) -> Path:
+    """A working directory full of canaries, one of them outside, behind links."""
+    folder = tmp_path / "place"
+    for name in CANARIES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"mine: {name}")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "letters.txt").write_text("mine")
+    (folder / ".out.tmp-00000000").symlink_to(tmp_path / "elsewhere")
+    (folder / ".out.old-00000000").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """What there is below a folder: files by content and time, links by where they lead."""
+    there: dict[str, object] = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            there[name] = path.readlink()
+        else:
+            there[name] = (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else "folder"
+    return there
+
+
+def new(before: dict[str, object], folder: Path) -> set[str]:
+    """Check that everything is as it was, and return what was added at the top."""
+    after = snapshot(folder)
+    assert {name: after.get(name) for name in before} == before
+    return {name for name in after.keys() - before.keys() if name.count("/") == 1}
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
+    before = snapshot(place.parent)
+    assert runs.run(name, *fill(METHOD_COMMANDS[name]), "--out", "out", "--quiet").code == 0
+    beside = {"quantize": {"out.finetuned"}, "distill": {"out-classification", "report.html", "cache"}}
+    assert new(before, place.parent) == {f"place/{each}" for each in {"out"} | beside.get(name, set())}
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_other_commands_touch_nothing(name, place, fill):
+    before = snapshot(place.parent)
+    assert runs.run(name, *fill(COMMANDS[name])).code == 0
+    assert new(before, place.parent) == ({"place/out.onnx"} if name == "export" else set())
+
+
+def test_merging_touches_nothing_else(place, fill):
+    assert runs.run("mask", *fill(METHOD_COMMANDS["mask"]), "--out", "bits", "--quiet").code == 0
+    before = snapshot(place.parent)
+    assert runs.run("merge", "bits", "--out", "out").code == 0
+    assert new(before, place.parent) == {"place/out"}
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_what_is_in_the_way_of_a_method_is_named_and_stays(name, place, fill):
+    """A folder or a link where checkpoints would go, the same for what runs first, and a result with notes in it."""
+    suffixes = ["", ".finetuned"] if name == "quantize" else ["", "-classification"] if name == "distill" else [""]
+    for suffix in suffixes:
+        training = place / f"out{suffix}.training"
+        training.mkdir()
+        (training / "settings.json").write_text("{}")
+        refused(name, place, fill, f"out{suffix}.training` is needed for checkpoints and was made by no run")
+        (training / "settings.json").unlink()
+        training.rmdir()
+        training.symlink_to(place.parent / "elsewhere")
+        refused(name, place, fill, f"out{suffix}.training` is a link")
+        training.unlink()
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_a_result_with_something_else_in_it_is_not_replaced(name, place, fill, artifact):
+
+    shutil.copytree(artifact, place / "out")
+    (place / "out" / "notes.txt").write_text("mine")
+    refused(name, place, fill, "`out` is not replaced", "`notes.txt` is none of its files")
+    (place / "out" / "notes.txt").unlink()
+    (place / "out" / "README.md").write_text("my own words")
+    refused(name, place, fill, "`out` is not replaced", "`README.md` was changed")
+
+
+def refused(name: str, place: Path, fill, *words: str) -> None:
+    for more in ([], ["--resume"]) if "training" in words[0] else ([],):
+        before = snapshot(place.parent)
+        done = runs.run(name, *fill(METHOD_COMMANDS[name]), "--out", "out", "--quiet", "--overwrite", *more)
+        done.refused(*words)
+        assert new(before, place.parent) == set()
