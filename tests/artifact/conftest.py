@@ -27,9 +27,8 @@ def tiny_bert(head: type = hf.BertForSequenceClassification, seed: int = 0, **ch
     return enliven(head(hf.BertConfig(**settings))).eval()
 
 
-def tiny_tokenizer(more: int = 0) -> hf.PreTrainedTokenizerFast:
-    vocabulary = [*WORDS, *(f"word{number}" for number in range(more))]
-    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+def tiny_tokenizer() -> hf.PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     return hf.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", pad_token="[PAD]")
 

@@ -85,10 +85,10 @@ def test_the_card_says_that_it_is_a_mask(shelf):
 
 def test_a_tokenizer_of_its_own_is_saved_along(shelf, tmp_path):
     given = described(shelf)
-    given["processor"].padding_side = "left"
+    given["processor"].model_max_length = 7
     save(tmp_path / "own", masked_model(shelf / "base"), **given, storage="mask")
     assert (tmp_path / "own" / "tokenizer.json").exists()
-    assert load(tmp_path / "own").processor.padding_side == "left"
+    assert load(tmp_path / "own").processor.model_max_length == 7
 
 
 def test_the_base_is_found_beside_the_mask(shelf, tmp_path):

@@ -43,12 +43,14 @@ def test_disk_that_is_too_small_is_found_beforehand(small_disk: Path) -> None:
 
 
 def test_disk_that_fills_up_while_writing(small_disk: Path) -> None:
+    large = tiny_tokenizer()
+    large.add_tokens(["x" * 3_000_000])
     with pytest.raises(ArtifactError, match=r"no space to write `.*/out` .* nothing was written"):
-        save(small_disk / "out", tiny_bert(), processor=tiny_tokenizer(more=100_000), step=STEP)
+        save(small_disk / "out", tiny_bert(), processor=large, step=STEP)
     assert not list(small_disk.iterdir())
     save(small_disk / "out", tiny_bert(), processor=tiny_tokenizer(), step=STEP)
     with pytest.raises(ArtifactError, match="no space"):
-        save(small_disk / "out", tiny_bert(), processor=tiny_tokenizer(more=100_000), step=STEP, overwrite=True)
+        save(small_disk / "out", tiny_bert(), processor=large, step=STEP, overwrite=True)
     verify(small_disk / "out")
     assert [path.name for path in small_disk.iterdir()] == ["out"]
 

@@ -10,6 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 from slimformer import __version__
 from slimformer.cli.failing import fail, in_our_words
 from slimformer.errors import SlimformerError, UsageError
+from slimformer.models.trust import trusting
 from slimformer.registry import COMMANDS, METHODS
 
 
@@ -18,7 +19,10 @@ def build_app() -> App:
     app = App(
         name="slimformer",
         help="One pretrained Transformer in; small, fast, elastic, task-ready models out.",
-        help_epilogue="Add `--debug` to any command to see the traceback of an error.",
+        help_epilogue=(
+            "Add `--debug` to any command to see the traceback of an error, and `--trust-remote-code` to run code that "
+            "a model brings along, which is never run otherwise."
+        ),
         version=__version__,
         # `--corpus a.txt b.txt`: a flag with several values takes all that follow it.
         default_parameter=Parameter(consume_multiple=True, negative_iterable=()),
@@ -36,12 +40,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command; exit 0 on success, 1 on failure, 2 on wrong usage."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in tokens
-    tokens = [token for token in tokens if token != "--debug"]
+    trust = "--trust-remote-code" in tokens
+    tokens = [token for token in tokens if token not in ("--debug", "--trust-remote-code")]
     # Its retries would bury our one line; what finally went wrong reaches us as an exception.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
     by_flags = not any(token.startswith("--config") for token in tokens)
     try:
-        build_app()(tokens or ["--help"], exit_on_error=False, print_error=False)
+        with trusting(trust):
+            build_app()(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = (
             f"slimformer {tokens[0]}" if tokens and (tokens[0] in COMMANDS or tokens[0] in METHODS) else "slimformer"

@@ -33,12 +33,14 @@ class RunOptions:
         overwrite: Replace a result that is there.
         quiet: Say nothing while training.
         command: The command line, for the record.
+        trust_remote_code: Run code that a model brings or refers to.
     """
 
     resume: bool = False
     overwrite: bool = False
     quiet: bool = False
     command: str | None = None
+    trust_remote_code: bool = False
 
 
 def configure(

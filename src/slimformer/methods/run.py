@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from slimformer import artifact
+from slimformer import artifact, models
 from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
@@ -40,7 +40,7 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
 
         return run_grid(method, config, options)
     state = method(config, options)
-    with state.resources:
+    with models.trusting(options.trust_remote_code), state.resources:
         return state.follow_up(_run(state))
 
 

@@ -141,7 +141,7 @@ def test_a_file_holds_codes_and_scales_and_small_floats(tmp_path):
     assert config["dtype"] == "float32"
     assert config["quantization_config"] == {
         "quant_method": "slimformer",
-        "version": 1,
+        "version": 2,
         "layouts": ["ternary"],
         "group_size": None,
         "activations": {"bits": 8, "per": "token", "clip": None, "symmetric": True},

@@ -95,7 +95,9 @@ class MaskStorage(Storage):
 
         file = MaskFile.read(folder / MASK)
         place = find_base(file.base, folder, base)
-        model = put_on(file, assemble(place, loader[0], models.load_config(folder)), str(folder))
+        assembled = assemble(place, loader[0], models.load_config(folder))
+        check_whole(file, assembled, names_in_base(place, loader[0]), str(folder))
+        model = put_on(file, assembled, str(folder))
         if dtype not in (None, "auto"):
             model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
         return model
@@ -162,6 +164,15 @@ def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedMode
         for name, tensor in file.whole.items():
             state[name].copy_(tensor)
     return model
+
+
+def check_whole(file: MaskFile, assembled: PreTrainedModel, in_base: set[str], where: str) -> None:
+    """Refuse a mask file that lacks what its base does not have, such as the head: it would be drawn at random."""
+    state = assembled.state_dict()
+    known = {state[name].data_ptr() for name in state if name in in_base or name in file.whole}
+    for name, tensor in state.items():
+        if tensor.data_ptr() not in known:  # a tied weight is known under one of its names
+            raise ArtifactError(f"neither the base nor the mask in `{where}` has `{name}`; copy the mask again")
 
 
 def check_shapes(file: MaskFile, model: PreTrainedModel, where: str) -> None:
