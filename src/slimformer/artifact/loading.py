@@ -37,6 +37,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
 ) -> Loaded:
     """Load an artifact with the class it was saved from.
 
@@ -47,6 +48,7 @@ def load(
         device: where the model goes; the CPU when not given.
         dtype: type of the weights in memory; as saved when not given.
         base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
+        cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
 
     Example:
         >>> loaded = load("out/sst2")
@@ -54,7 +56,7 @@ def load(
     """
     path = Path(folder).expanduser()
     manifest = checked_manifest(path, hashes=check, trust_code=trust_remote_code)
-    model = load_model(path, dtype=dtype, trust_code=trust_remote_code, base=base)
+    model = load_model(path, dtype=dtype, trust_code=trust_remote_code, base=base, cast_base=cast_base)
     if type(model).__name__ != manifest.model.architecture:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
@@ -62,7 +64,8 @@ def load(
         )
     if device is not None:
         model.to(device)  # type: ignore[arg-type]
-    return Loaded(model, load_processor(path, trust_code=trust_remote_code, base=base), manifest)
+    processor = load_processor(path, trust_code=trust_remote_code, base=base, cast_base=cast_base)
+    return Loaded(model, processor, manifest)
 
 
 def checked_manifest(folder: Path, *, hashes: bool = True, trust_code: bool = False) -> Manifest:
@@ -79,19 +82,26 @@ def load_model(
     dtype: str | torch.dtype | None = None,
     trust_code: bool = False,
     base: str | Path | None = None,
+    cast_base: bool = False,
 ) -> PreTrainedModel:
     """Load the model of a folder from safetensors; a weight too many, too few or of another shape is an error."""
     loader = _loader(folder, read_config(folder / CONFIG), trust_code)
-    return storage_of(folder).read(folder, loader, dtype=dtype, base=base)
+    storage = storage_of(folder)
+    storage.cast_base = cast_base
+    return storage.read(folder, loader, dtype=dtype, base=base)
 
 
-def load_processor(folder: Path, *, trust_code: bool = False, base: str | Path | None = None) -> Any:
+def load_processor(
+    folder: Path, *, trust_code: bool = False, base: str | Path | None = None, cast_base: bool = False
+) -> Any:
     """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
     import transformers
 
     reader = processor_class([path.name for path in folder.iterdir()])
     if reader is None:
-        return storage_of(folder).processor(folder, base)
+        storage = storage_of(folder)
+        storage.cast_base = cast_base
+        return storage.processor(folder, base)
     name, auto = reader
     try:
         with quiet():
