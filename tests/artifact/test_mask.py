@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+import zlib
 
 import pytest
 import torch
@@ -13,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from slimformer.artifact import MaskFile, Step, load, merge, read_manifest, save, verify
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.storage.mask_file import HEADER, SUM, _sum, pack, unpack
+from slimformer.artifact.storage.mask_file import HEADER, _sum, pack, unpack
 from slimformer.errors import ArtifactError
 from tests import corpus
 
@@ -187,14 +191,16 @@ def forge(path, change):
         header = json.loads(file.metadata()[HEADER])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(header, tensors)
-    text = json.dumps(header)
-    save_file(tensors, path, metadata={HEADER: text, SUM: _sum(text, tensors)})
+    header.pop("sha256")
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False)
+    header["sha256"] = _sum(text, tensors)
+    save_file(tensors, path, metadata={HEADER: json.dumps(header)})
 
 
 def reshape(header, tensors):
     name = next(iter(header["shapes"]))
     header["shapes"][name] = [16, 8]
-    tensors[f"bits/{name}"] = torch.zeros(16, dtype=torch.uint8)
+    tensors[f"bits/{name}"] = torch.zeros(17, dtype=torch.uint8)
 
 
 def rename(header, tensors):
@@ -206,6 +212,24 @@ def rename(header, tensors):
 def shorten(header, tensors):
     name = f"bits/{next(iter(header['shapes']))}"
     tensors[name] = tensors[name][:-1]
+
+
+def cut(header, tensors):
+    name = f"bits/{next(iter(header['shapes']))}"
+    tensors[name] = torch.zeros(5, dtype=torch.uint8)
+
+
+def explode(header, tensors):
+    """A few bytes that claim to be a terabyte of bits."""
+    name = next(iter(header["shapes"]))
+    header["shapes"][name] = [1 << 20, 1 << 20]
+    tensors[f"bits/{name}"] = torch.tensor([1, *zlib.compress(b"")], dtype=torch.uint8)
+
+
+def inflate(header, tensors):
+    """A few bytes that grow to many more gaps than there are bits."""
+    name = next(iter(header["shapes"]))
+    tensors[f"bits/{name}"] = torch.tensor([1, *zlib.compress(b"\0" * 10_000_000)], dtype=torch.uint8)
 
 
 def forget(header, tensors):
@@ -234,10 +258,13 @@ def beyond(header, tensors):
     [
         (reshape, r"is for `.*` of \[16, 8\], and in a BertForSequenceClassification on this base it has \[\d+, \d+\]"),
         (rename, "is for `elsewhere.weight` .* there is no such weight"),
-        (shorten, r"bytes for the [\d,]+ bits of `.*` instead of"),
+        (shorten, "the bits of `.*` cannot be read: the gaps are cut short"),
+        (cut, r"does not hold the bits of `.*`: there are 4 bytes for [\d,]+ bits instead of"),
+        (explode, r"is for `.*` of \[1048576, 1048576\], and in a .* on this base it has \[\d+, \d+\]"),
+        (inflate, "the bits of `.*` cannot be read: the gaps are cut short, or more than there are bits"),
         (forget, "has bits or a shape of `.*`, but not both"),
         (narrow, "is for 16 neurons in block 0, and the base has 64"),
-        (newer, "is of format 9, and this slimformer reads up to format 1; update slimformer"),
+        (newer, "is of format 9, and this slimformer reads up to format 2; update slimformer"),
         (unknown, "the header of `.*` cannot be read"),
         (beyond, "the header of `.*` cannot be read"),
     ],
@@ -256,6 +283,19 @@ def test_masks_of_another_shape(mask, change, said):
     (mask / "slimformer.json").write_bytes(manifest.to_bytes())
     with pytest.raises(ArtifactError, match=said):
         load(mask, check=False)
+
+
+def test_the_same_mask_is_the_same_bytes(shelf, tmp_path):
+    """Written by processes that hash differently; safetensors orders its metadata at random in each."""
+    code = (
+        "import sys; from pathlib import Path; from slimformer.artifact import MaskFile;"
+        "MaskFile.read(Path(sys.argv[1])).write(Path(sys.argv[2]))"
+    )
+    for number in range(4):
+        environment = {**os.environ, "PYTHONHASHSEED": str(number)}
+        command = [sys.executable, "-c", code, str(shelf / "mask" / MASK), str(tmp_path / f"{number}.safetensors")]
+        subprocess.run(command, check=True, env=environment)
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {(shelf / "mask" / MASK).read_bytes()}
 
 
 def test_a_file_that_is_no_mask(mask):

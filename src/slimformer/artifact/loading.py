@@ -57,6 +57,7 @@ def load(
     device: str | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
 ) -> Loaded:
     """Load an artifact with the class it was saved from.
 
@@ -70,6 +71,7 @@ def load(
         device: where the model goes; the CPU when not given.
         dtype: type of the weights in memory; as saved when not given.
         base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
+        cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
 
     Example:
         >>> loaded = load("out/sst2")
@@ -78,7 +80,9 @@ def load(
     path = as_path(folder)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path, hashes=check)
-        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, answers=check)
+        loaded, _ = load_checked(
+            path, manifest, dtype=dtype, base=base, cast_base=cast_base, answers=check
+        )
     if device is not None:
         loaded.model.to(device)  # type: ignore[arg-type]
     return loaded
@@ -113,6 +117,7 @@ def load_checked(
     *,
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
     answers: bool = True,
 ) -> tuple[Loaded, float]:
     """Load an artifact whose sums agree, and check whatever can be checked of it.
@@ -122,6 +127,7 @@ def load_checked(
         manifest: What `checked_manifest` read there.
         dtype: Type of the weights in memory; as saved when not given.
         base: Where the base of a mask is.
+        cast_base: Whether that base may have been cast to 16 bits.
         answers: Whether the weights must be those saved and answer the probe as recorded.
 
     Returns:
@@ -133,14 +139,16 @@ def load_checked(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
         )
-    model = load_model(folder, dtype=dtype, base=base)
+    storage = storage_of(folder)
+    storage.cast_base = cast_base
+    model = load_model(folder, dtype=dtype, base=base, storage=storage)
     if type(model).__name__ != manifest.model.architecture:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
             f"`{manifest.model.architecture}`; copy the artifact again"
         )
-    loaded = Loaded(model, load_processor(folder, base=base), manifest)
-    return loaded, _ask_again(folder, model) if answers else 0.0
+    loaded = Loaded(model, load_processor(folder, base=base, storage=storage), manifest)
+    return loaded, _ask_again(folder, model, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
 
 
 def _check_weight_files(folder: Path, manifest: Manifest) -> None:
@@ -151,10 +159,10 @@ def _check_weight_files(folder: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
 
 
-def _ask_again(folder: Path, model: PreTrainedModel) -> float:
+def _ask_again(folder: Path, model: PreTrainedModel, bytes_each: int) -> float:
     """Compare a model's answers with those recorded at saving, and return the largest difference."""
     probe = _read_probe(folder)
-    relative, absolute = TOLERANCE[model.dtype.itemsize]
+    relative, absolute = TOLERANCE[bytes_each]
     try:
         return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
     except ArtifactError as error:

@@ -32,6 +32,7 @@ def merge(
     base: str | Path | None = None,
     overwrite: bool = False,
     command: str | None = None,
+    cast_base: bool = False,
 ) -> Manifest:
     """Write the model of a mask as a plain checkpoint.
 
@@ -44,13 +45,16 @@ def merge(
         base: Where the base is, if not where it was when the mask was saved.
         overwrite: Replace an artifact that is there.
         command: The command line, for the record.
+        cast_base: Whether the base may have been cast to 16 bits, which changes answers a little.
     """
     path = as_path(folder)
-    loaded = load(path, base=base)
+    loaded = load(path, base=base, cast_base=cast_base)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
     file = MaskFile.read(path / MASK)
-    model = _agreeing(loaded.model, file, find_base(file.base, path, base)) if file.kept else loaded.model
+    model = loaded.model
+    if file.kept:
+        model = _agreeing(model, file, find_base(file, path, base, cast=cast_base))
     return save(
         out,
         model,

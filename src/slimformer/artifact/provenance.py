@@ -94,10 +94,11 @@ def _folder_digests(folder: Path) -> Iterable[tuple[str, str]]:
 def _digests(tensors: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, str]]:
     import torch
 
-    return ((name, _digest(tensor)) for name, tensor in tensors if tensor.dtype != torch.int64)
+    return ((name, tensor_digest(tensor)) for name, tensor in tensors if tensor.dtype != torch.int64)
 
 
-def _digest(tensor: Tensor) -> str:
+def tensor_digest(tensor: Tensor) -> str:
+    """Hash the type, shape and values of one tensor."""
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)

@@ -10,7 +10,7 @@ import torch
 
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.merging import merge
-from slimformer.artifact.storage.mask_base import find_base, fingerprint_of
+from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import SharedBase
@@ -44,6 +44,7 @@ class MaskBank:
         base: The base: an alias, a folder or a Hub name; by default that of the first mask added.
         memory_limit: Bytes that masked weights may take beside the base; 0 to make them on the fly.
         device: Where the base goes; the CPU when not given.
+        cast_base: Whether the base may be that of the masks cast to 16 bits, which changes answers a little.
 
     Example:
         >>> bank = MaskBank("minilm")
@@ -53,10 +54,16 @@ class MaskBank:
     """
 
     def __init__(
-        self, base: str | Path | None = None, *, memory_limit: int = 0, device: str | torch.device | None = None
+        self,
+        base: str | Path | None = None,
+        *,
+        memory_limit: int = 0,
+        device: str | torch.device | None = None,
+        cast_base: bool = False,
     ) -> None:
         self.memory_limit = memory_limit
         self.device = torch.device(device or "cpu")
+        self.cast_base = cast_base
         self.current: str | None = None
         self._tasks: dict[str, BankTask] = {}
         self._ready: OrderedDict[str, PreTrainedModel] = OrderedDict()
@@ -77,9 +84,9 @@ class MaskBank:
         with self._lock:
             self._refuse_known(name)
             if self._base is None:
-                self._load_base(find_base(MaskFile.read(path / MASK).base, path))
+                self._load_base(find_base(MaskFile.read(path / MASK), path, cast=self.cast_base))
         assert self._base is not None
-        task = BankTask.read(path, self._base, self.source, self.fingerprint, self._processors)
+        task = BankTask.read(path, self._base, self.source, self._processors, cast_base=self.cast_base)
         with self._lock:
             self._refuse_known(name)  # another thread may have been faster
             self._tasks[name] = task
@@ -128,7 +135,7 @@ class MaskBank:
         """Write the model of a task as a plain checkpoint."""
         with self._lock:
             folder = self._task(name).folder
-        return merge(folder, out, base=self.source, overwrite=overwrite)
+        return merge(folder, out, base=self.source, overwrite=overwrite, cast_base=self.cast_base)
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `base`, the packed `masks` and `heads` of all tasks, and masked `weights` kept ready."""
@@ -159,7 +166,7 @@ class MaskBank:
         return self._tasks[name]
 
     def _load_base(self, base: str | Path) -> None:
-        self.source, self.fingerprint = str(base), fingerprint_of(base)
+        self.source = str(base)
         model: nn.Module = open_model(base, processor=False, dtype="float32").model
         self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}

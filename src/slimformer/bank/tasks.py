@@ -12,8 +12,8 @@ from torch import Tensor
 from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of, checked_manifest, load_processor
-from slimformer.artifact.storage.mask import check_shapes, full_size, narrow
-from slimformer.artifact.storage.mask_base import base_processor
+from slimformer.artifact.storage.mask import check_shapes, narrow
+from slimformer.artifact.storage.mask_base import base_processor, find_base, full_size
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import SharedBase, clone, put, showing
 from slimformer.errors import ArtifactError
@@ -49,29 +49,25 @@ class BankTask:
 
     @classmethod
     def read(
-        cls, folder: Path, base: SharedBase, source: str, fingerprint: str, processors: dict[str, Any]
+        cls, folder: Path, base: SharedBase, source: str, processors: dict[str, Any], *, cast_base: bool
     ) -> BankTask:
-        """Read the mask of a folder for a base with a fingerprint.
+        """Read the mask of a folder for a base; one for another base is refused.
 
         Args:
             folder: The folder of the mask.
             base: The base's tensors.
             source: Where the base is.
-            fingerprint: What its weights are.
             processors: The base's own tokenizer, once it is loaded, for all tasks.
+            cast_base: Whether the base may be that of the mask cast to 16 bits.
         """
         manifest = checked_manifest(folder)
         file = MaskFile.read(folder / MASK)
-        if file.base.fingerprint != fingerprint:
-            raise ArtifactError(
-                f"the mask in `{folder}` is for base `{file.base.name}` with the fingerprint "
-                f"{file.base.fingerprint[:12]}…, and the bank's base `{source}` has {fingerprint[:12]}…; "
-                "add it to a bank of its own base"
-            )
+        find_base(file, folder, source, cast=cast_base)
         config = models.load_config(folder)
         model = base.under(architecture_of(folder), full_size(config, models.load_config(source)))
         narrow(model, file.kept, str(folder))
         check_shapes(file, model, str(folder))
+        file = file.laid_out()
         inside = _fill(model, file, folder)
         shares = bool(file.base.processor)
         if shares and not processors:

@@ -9,7 +9,13 @@ from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, prin
 
 
 def merge_mask(
-    artifact: str, *, out: str, base: str | None = None, overwrite: Overwrite = False, as_json: Json = False
+    artifact: str,
+    *,
+    out: str,
+    base: str | None = None,
+    cast_base: bool = False,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
 ) -> None:
     """Turn a mask and its base into a plain checkpoint that loads without either.
 
@@ -17,10 +23,11 @@ def merge_mask(
         artifact: The folder of the mask.
         out: Folder for the checkpoint; it must not exist yet.
         base: The base, if it is not where it was when the mask was made.
+        cast_base: Take a base that was cast to 16 bits since; answers change a little.
     """
     from slimformer.artifact import merge
 
-    manifest = merge(artifact, out, base=base, overwrite=overwrite, command=command_line())
+    manifest = merge(artifact, out, base=base, overwrite=overwrite, command=command_line(), cast_base=cast_base)
     size = sum(sums.bytes for name, sums in manifest.files.items() if name.endswith(".safetensors"))
     result: dict[str, Any] = {
         "artifact": artifact,

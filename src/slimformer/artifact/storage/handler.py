@@ -31,6 +31,8 @@ class Storage(ABC):
     name: ClassVar[str]
     #: Files that hold the weights, in the order they are looked for; an index names the files with the tensors.
     weights: ClassVar[tuple[str, ...]]
+    #: Whether a base that was cast to 16 bits will do where one is needed; set for one loading.
+    cast_base: bool = False
 
     def recognises(self, folder: Path) -> bool:
         """Whether a folder is stored this way."""

@@ -16,10 +16,12 @@ from slimformer.artifact.storage.mask_base import (
     base_processor,
     find_base,
     fingerprint_of,
+    full_size,
     processor_sums,
     source_of,
 )
-from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile, pack
+from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile
+from slimformer.artifact.storage.mask_identity import BaseIdentity
 from slimformer.artifact.storage.plain import WITH_SLIMFORMER, save_processor
 from slimformer.errors import ArtifactError
 
@@ -62,6 +64,8 @@ class MaskStorage(Storage):
 
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
         """Write the mask file and the config; refused where base and bits do not give the model back exactly."""
+        from slimformer.formats import gaps
+
         if not isinstance(base, str | Path):
             raise ArtifactError(
                 f"a mask needs the base it was made from, and `base` is `{base}`; give its name or folder"
@@ -74,10 +78,11 @@ class MaskStorage(Storage):
             name=describe_base(base).name,
             source=source_of(base),
             fingerprint=fingerprint_of(base),
+            identity=BaseIdentity.of(base, [name for name in model.state_dict() if name not in whole], type(model)),
             processor={} if own_processor or processor is None else processor_sums(base),
         )
         shapes = {name: tuple(each.shape) for name, each in bits.items()}
-        file = MaskFile(record, {name: pack(each) for name, each in bits.items()}, shapes, self.kept, whole)
+        file = MaskFile(record, {name: gaps.encode(each) for name, each in bits.items()}, shapes, self.kept, whole)
         file.write(stage / MASK)
         _check_exact(model, put_on(replace(file, kept={}), assembled, ""))
         config = copy.deepcopy(model.config)
@@ -94,7 +99,7 @@ class MaskStorage(Storage):
         import torch
 
         file = MaskFile.read(folder / MASK)
-        place = find_base(file.base, folder, base)
+        place = find_base(file, folder, base, cast=self.cast_base)
         assembled = assemble(place, loader[0], models.load_config(folder))
         check_whole(file, assembled, names_in_base(place, loader[0]), str(folder))
         model = put_on(file, assembled, str(folder))
@@ -104,8 +109,10 @@ class MaskStorage(Storage):
 
     def processor(self, folder: Path, base: str | Path | None) -> Any:
         """That of the base."""
-        record = MaskFile.read(folder / MASK).base
-        return base_processor(record, find_base(record, folder, base)) if record.processor else None
+        file = MaskFile.read(folder / MASK)
+        if not file.base.processor:
+            return None
+        return base_processor(file.base, find_base(file, folder, base, cast=self.cast_base))
 
     def card(self, manifest: Manifest) -> str:
         """On its base, or merged with it."""
@@ -138,17 +145,6 @@ def assemble(base: str | Path, architecture: type[PreTrainedModel], config: Pret
         model.base_model.load_state_dict(models.load_model(base, stored).base_model.state_dict(), strict=False)
         built: PreTrainedModel = model.eval()
         return built
-
-
-def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> PretrainedConfig:
-    """A copy of a model's config with the widths of its base, which some blocks may have lost since."""
-    from slimformer.anatomy import family_of
-
-    config = copy.deepcopy(config)
-    for name in (family_of(config.model_type).ffn_size, "num_attention_heads", "num_key_value_heads"):
-        if hasattr(of_base, name):
-            setattr(config, name, getattr(of_base, name))
-    return config
 
 
 def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
 
 if TYPE_CHECKING:
-    from slimformer.artifact.storage.mask_file import BaseRecord
+    from transformers import PretrainedConfig, PreTrainedModel
+
+    from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile
 
 #: Files a tokenizer or image processor is read from.
 PROCESSOR_FILES = frozenset(
@@ -25,6 +28,8 @@ PROCESSOR_FILES = frozenset(
 
 
 _fingerprints: dict[tuple[tuple[str, int, int], ...], str] = {}
+#: Questions whether a base is that of a mask to which the answer was yes, in this process.
+_accepted: set[tuple[Any, ...]] = set()
 
 
 def source_of(base: str | Path) -> str:
@@ -49,7 +54,8 @@ def fingerprint_of(base: str | Path) -> str:
 
 def _state(base: str | Path) -> tuple[tuple[str, int, int], ...]:
     found = []
-    for path in sorted(Path(models.resolve(base)).glob("*.safetensors*")):
+    folder = Path(models.resolve(base))
+    for path in [*sorted(folder.glob("*.safetensors*")), *folder.glob("config.json")]:
         status = path.stat()
         found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     return tuple(found)
@@ -70,33 +76,78 @@ def _computed(base: str | Path) -> str:
     return found
 
 
-def find_base(record: BaseRecord, folder: Path, given: str | Path | None = None) -> str:
+def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, cast: bool = False) -> str:
     """Where the base of a mask is: as given, as recorded, or under its name beside the mask's folder.
+
+    Args:
+        file: The mask.
+        folder: Its folder.
+        given: Where the base is to be; elsewhere it is not looked for then.
+        cast: Whether a base whose weights were cast to 16 bits will do.
 
     Raises:
         ArtifactError: If it is not there, or if what is there is another one.
     """
-    wrong = None
+    record, wrong = file.base, None
     recorded: list[str | Path] = [record.source, folder.resolve().parent / record.name]
     for place in recorded if given is None else [given]:
         try:
-            found = fingerprint_of(place)
+            fingerprint = fingerprint_of(place)
         except (CheckpointError, ArtifactError):
             if given is not None and as_path(given).is_dir():
                 raise
             continue
-        if found == record.fingerprint:
-            return str(place)
-        wrong = wrong or (place, found)
+        try:
+            check_base(file, folder, place, fingerprint, cast=cast)
+        except (CheckpointError, ArtifactError) as error:
+            wrong = wrong or (place, error)
+            continue
+        return str(place)
     if wrong is not None:
         raise ArtifactError(
-            f"`{wrong[0]}` is not the base of the mask in `{folder}`: the fingerprint of its weights is "
-            f"{wrong[1][:12]}… and that of `{record.name}` was {record.fingerprint[:12]}…; give that base with `--base`"
-        )
+            f"`{wrong[0]}` is not the base of the mask in `{folder}`: {wrong[1].reason}; give the base `{record.name}` "
+            "as it was with `--base`"
+        ) from wrong[1]
     raise ArtifactError(
         f"the base `{record.name}` of the mask in `{folder}` is not at `{given or record.source}`; "
         "give its folder with `--base`"
     )
+
+
+def check_base(file: MaskFile, folder: Path, base: str | Path, fingerprint: str, *, cast: bool = False) -> None:
+    """Raise with the reason where a base is another than that of a mask."""
+    record = file.base
+    if record.identity is None:
+        if fingerprint != record.fingerprint:
+            raise ArtifactError(
+                f"the fingerprint of its weights is {fingerprint[:12]}… and was {record.fingerprint[:12]}…"
+            )
+        return
+    architecture = models.stored_class(models.load_config(folder))
+    asked = (_state(base), architecture.__name__, *sorted(file.whole), record.identity.model_dump_json(), cast)
+    if asked not in _accepted:
+        names = [name for name in model_names(architecture, folder, base) if name not in file.whole]
+        record.identity.check(base, names, architecture, cast=cast)
+        _accepted.add(asked)
+
+
+def model_names(architecture: type[PreTrainedModel], folder: Path, base: str | Path) -> list[str]:
+    """What a mask's model calls its tensors."""
+    import torch
+
+    with torch.device("meta"):
+        return list(architecture(full_size(models.load_config(folder), models.load_config(base))).state_dict())
+
+
+def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> PretrainedConfig:
+    """A copy of a model's config with the widths of its base, which some blocks may have lost since."""
+    from slimformer.anatomy import family_of
+
+    config = copy.deepcopy(config)
+    for name in (family_of(config.model_type).ffn_size, "num_attention_heads", "num_key_value_heads"):
+        if hasattr(of_base, name):
+            setattr(config, name, getattr(of_base, name))
+    return config
 
 
 def processor_sums(base: str | Path) -> dict[str, str]:

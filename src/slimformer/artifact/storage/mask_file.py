@@ -1,8 +1,11 @@
-"""`mask.safetensors`: what one task changes of a base, one bit per masked weight.
+"""`mask.safetensors`: what one task changes of a base, one bit per masked weight or less.
 
-The bits of a matrix lie as they come in the weight's own order, eight to a byte, the first in the lowest place.
-Beside them are the neurons and heads that are kept, one bit each, and the few tensors a base does not have, such as
-the head. The header says which base they belong to and holds a sum over everything, itself included.
+The bits of a matrix are those of the weight's own order, written by `slimformer.formats.gaps`. Beside them are the
+neurons and heads that are kept, one bit each, and the few tensors a base does not have, such as the head. The header
+says which base they belong to and holds a sum over everything, itself included.
+
+Format 1, which is still read, had the bits themselves eight to a byte, knew its base by the fingerprint of the files
+alone, and kept the sum beside the header, where the order of the two changed from run to run.
 """
 
 from __future__ import annotations
@@ -10,14 +13,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, ValidationError
 
 from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.provenance import fingerprint
-from slimformer.errors import ArtifactError
+from slimformer.artifact.storage.mask_identity import BaseIdentity
+from slimformer.errors import ArtifactError, FormatError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +30,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Version of the format written, and the newest one read.
-FORMAT = 1
-#: Under which key of the file's metadata the header lies, and under which its sum.
+FORMAT = 2
+#: Under which key of the file's metadata the header lies, and under which its sum in format 1.
 HEADER, SUM = "slimformer", "sha256"
 BITS, KEPT, WHOLE = "bits/", "kept/", "whole/"
 
@@ -39,7 +43,10 @@ class BaseRecord(Record):
 
     name: str = Field(min_length=1, description="alias, Hub name or name of the folder")
     source: str = Field(min_length=1, description="alias, Hub name or path of the folder at the time of saving")
-    fingerprint: Sha256 = Field(description="content hash of the base's weights")
+    fingerprint: Sha256 = Field(description="content hash of the base's files with weights")
+    identity: BaseIdentity | None = Field(
+        default=None, description="what is compared with a base to tell whether it is this one; null in format 1"
+    )
     processor: dict[str, Sha256] = Field(
         default_factory=dict, description="sums of the base's own tokenizer files, where these are the mask's too"
     )
@@ -54,6 +61,11 @@ class Header(Record):
     kept: dict[Annotated[str, Field(pattern=r"^\d+/(neurons|heads)$")], int] = Field(
         default_factory=dict, description="`block/neurons` or `block/heads` → how many there were"
     )
+    sha256: Sha256 | None = Field(default=None, description="sum over the rest of the header and all tensors")
+
+    def sum_with(self, tensors: Mapping[str, Tensor]) -> str:
+        """The sum over the rest of the header and all tensors."""
+        return _sum(self.model_dump_json(exclude={"sha256"}, exclude_none=True), tensors)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class MaskFile:
 
     Args:
         base: The base it belongs to.
-        bits: Name of a weight → its bits as a boolean tensor's bytes, packed.
+        bits: Name of a weight → its bits, coded as `slimformer.formats.gaps` does.
         shapes: Name of a weight → its shape.
         kept: Block → unit → which of them are kept, as booleans.
         whole: Tensors that are stored as they are.
@@ -80,22 +92,39 @@ class MaskFile:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def mask(self, name: str) -> Tensor:
-        """The bits of one weight, as bytes 0 and 1 in the weight's shape."""
-        return unpack(self.bits[name], self.shapes[name])
+        """The bits of one weight, as bytes 0 and 1 in the weight's shape.
+
+        Ask only when the shape is known to be that of a weight there is: the file may claim any.
+        """
+        from slimformer.formats import gaps
+
+        shape = self.shapes[name]
+        try:
+            return gaps.decode(self.bits[name], math.prod(shape)).view(shape)
+        except FormatError as error:
+            raise ArtifactError(f"the bits of `{name}` cannot be read: {error}; copy the mask again") from error
+
+    def laid_out(self) -> MaskFile:
+        """The same with bits eight to a byte, which take more memory and are quicker to read."""
+        from slimformer.formats import gaps
+
+        return replace(self, bits={name: gaps.plain(self.mask(name)) for name in self.bits})
 
     def write(self, path: Path) -> None:
         """Write the file."""
         from safetensors.torch import save_file
 
-        tensors = {f"{BITS}{name}": packed for name, packed in self.bits.items()}
+        tensors = {f"{BITS}{name}": coded for name, coded in self.bits.items()}
         tensors |= {f"{WHOLE}{name}": tensor.detach().cpu().contiguous() for name, tensor in self.whole.items()}
         counts = {}
         for block, units in self.kept.items():
             for unit, flags in units.items():
                 tensors[f"{KEPT}{block}/{unit}"], counts[f"{block}/{unit}"] = pack(flags), flags.numel()
         shapes = {name: list(shape) for name, shape in self.shapes.items()}
-        header = Header(base=self.base, shapes=shapes, kept=counts).model_dump_json()
-        save_file(tensors, path, metadata={HEADER: header, SUM: _sum(header, tensors)})
+        header = Header(base=self.base, shapes=shapes, kept=counts)
+        header = header.model_copy(update={"sha256": header.sum_with(tensors)})
+        # One entry only: safetensors writes several in an order that changes from run to run.
+        save_file(tensors, path, metadata={HEADER: header.model_dump_json(exclude_none=True)})
 
     @classmethod
     def read(cls, path: Path) -> MaskFile:
@@ -106,8 +135,10 @@ class MaskFile:
             for kind in (BITS, KEPT, WHOLE)
         )
         shapes = {name: tuple(shape) for name, shape in header.shapes.items()}
+        if header.format == 1:
+            bits = {name: _recoded(packed) for name, packed in bits.items()}
         _check_lengths(path, bits, {name: math.prod(shape) for name, shape in shapes.items()})
-        _check_lengths(path, kept, header.kept)
+        _check_lengths(path, {name: _recoded(packed) for name, packed in kept.items()}, header.kept)
         flags: dict[int, dict[Unit, Tensor]] = {}
         for place, packed in kept.items():
             block, _, unit = place.partition("/")
@@ -143,7 +174,12 @@ def _open(path: Path) -> tuple[Header, dict[str, Tensor]]:
     except (SafetensorError, OSError) as error:
         raise ArtifactError(f"`{path}` is cut short or no safetensors file: {error}; copy it again") from error
     header = _header(path, metadata)
-    if metadata.get(SUM) != _sum(metadata[HEADER], tensors):
+    recorded, computed = (
+        (metadata.get(SUM), _sum(metadata[HEADER], tensors))
+        if header.format == 1
+        else (header.sha256, header.sum_with(tensors))
+    )
+    if recorded != computed:
         raise ArtifactError(f"`{path}` was changed after it was written: its sum does not fit; copy it again")
     return header, tensors
 
@@ -168,13 +204,20 @@ def _sum(header: str, tensors: Mapping[str, Tensor]) -> str:
     return hashlib.sha256(f"{header}\n{fingerprint(tensors)}".encode()).hexdigest()
 
 
-def _check_lengths(path: Path, packed: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
-    for name in sorted(packed.keys() ^ counts.keys()):
+def _recoded(packed: Tensor) -> Tensor:
+    """Bits of format 1 as those of format 2."""
+    import torch
+
+    return torch.cat([torch.zeros(1, dtype=packed.dtype), packed.reshape(-1)])
+
+
+def _check_lengths(path: Path, coded: Mapping[str, Tensor], counts: Mapping[str, int]) -> None:
+    from slimformer.formats import gaps
+
+    for name in sorted(coded.keys() ^ counts.keys()):
         raise ArtifactError(f"`{path}` has bits or a shape of `{name}`, but not both; copy it again")
-    for name, bits in packed.items():
-        wanted = -(-counts[name] // 8)
-        if bits.numel() != wanted:
-            raise ArtifactError(
-                f"`{path}` has {bits.numel():,} bytes for the {counts[name]:,} bits of `{name}` instead of {wanted:,}; "
-                "copy it again"
-            )
+    for name, bits in coded.items():
+        try:
+            gaps.check(bits, counts[name])
+        except FormatError as error:
+            raise ArtifactError(f"`{path}` does not hold the bits of `{name}`: {error}; copy it again") from error

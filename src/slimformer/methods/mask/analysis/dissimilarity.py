@@ -9,7 +9,7 @@ from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
-from slimformer.artifact.storage.mask import assemble
+from slimformer.artifact.storage.mask import assemble, check_shapes
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import ArtifactError
@@ -66,8 +66,9 @@ def _bits(folder: Path) -> tuple[Bits, Bits]:
             f"the mask in `{folder}` removes neurons or heads, or was not trained by `slimformer mask`; "
             "give masks of single weights"
         )
-    base, architecture = find_base(file.base, folder), architecture_of(folder)
+    base, architecture = find_base(file, folder), architecture_of(folder)
     model = assemble(base, architecture, models.load_config(folder))
+    check_shapes(file, model, str(folder))
     settings = {name: value for name, value in step.config.items() if name in MaskConfig.model_fields}
     if settings.get("top_down") is not None or settings.get("bottom_up") is not None:
         del settings["blocks"]
