@@ -29,8 +29,8 @@ VALUES = {
     "schedule": st.sampled_from(["linear", "cosine", "constant"]), "warmup": share, "weight_decay": st.floats(0, 1),
     "beta1": share, "beta2": share, "clip": st.floats(0, 1e3), "seed": st.integers(0, 2**31), "bf16": st.booleans(),
     "gradient_checkpointing": st.booleans(), "group_by_length": st.booleans(), "eval_every": positive,
-    "best": st.booleans(), "lr_widenings": st.integers(0, 32), "save_every": positive, "log_every": positive, "tensorboard": text,
-    "threads": st.integers(1, 64),
+    "best": st.booleans(), "lr_widenings": st.integers(0, 32),
+    "save_every": positive, "log_every": positive, "threads": st.integers(1, 64), "tensorboard": text,
 }  # fmt: skip
 settings = st.fixed_dictionaries({}, optional=VALUES)
 

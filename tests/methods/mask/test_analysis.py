@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 
 import slimformer
+from slimformer import models
 from slimformer.artifact import MaskFile
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, ConfigError
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.analysis import (
     bezier_path,
     cls_map,
+    connectivity,
     cross_data,
     layer_sweep,
     linear_paths,
@@ -22,6 +27,10 @@ from slimformer.methods.mask.analysis import (
     memory_report,
     sparsity_sweep,
 )
+from slimformer.methods.mask.analysis.connectivity import Curve, bezier
+from slimformer.methods.mask.analysis.generalisation import majority_score
+from slimformer.methods.mask.measuring import Measure
+from slimformer.tasks.options import TaskOptions
 from slimformer.train import TrainingOptions
 from tests import corpus
 
@@ -120,6 +129,49 @@ def test_dissimilarity_is_the_formula(shelf):
     assert found["one / two"][1] == pytest.approx(apart / moved)
 
 
+def test_each_matrix_is_compared_alone(shelf):
+    """W_O from the files alone; over all matrices together the counts add up to those of each."""
+    from slimformer.views import uniform_scores
+
+    one, two = (MaskFile.read(shelf / name / "mask.safetensors") for name in ("one", "two"))
+    masks = {"one": shelf / "one", "two": shelf / "two"}
+    for block in (0, 1):
+        name = f"bert.encoder.layer.{block}.attention.output.dense.weight"
+        generator = torch.Generator().manual_seed(block * 16 + 3)
+        start = uniform_scores(one.shapes[name], 0.05, generator=generator) > 0.01
+        apart = int((one.mask(name) != two.mask(name)).sum())
+        moved = sum(int((file.mask(name).bool() != start).sum()) for file in (one, two))
+        alone = check(mask_dissimilarity(masks, matrices="o"))
+        assert alone["matrices"] == ["o"]
+        assert alone["dissimilarity"]["one / two"][block] == pytest.approx(apart / moved)
+        whole = mask_dissimilarity(masks).data
+        assert whole["by_matrix"]["one / two"]["o"][block] == alone["dissimilarity"]["one / two"][block]
+        assert whole["by_matrix"]["one / two"].keys() == {"q", "k", "v", "o", "ffn-in", "ffn-out"}
+    with pytest.raises(ConfigError, match="blocks have no `pooler`; known: q, k, v, o"):
+        mask_dissimilarity(masks, matrices="o,pooler")
+
+
+def test_matrices_that_are_fused_are_compared_apart(tmp_path):
+    """GPT-2 keeps queries, keys and values in one weight, stored as [in, out]."""
+    torch.manual_seed(0)
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 5 + len(corpus.WORDS), "n_positions": 64}
+    transformers.GPT2Model(transformers.GPT2Config(**sizes)).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    data = corpus.data_folder(tmp_path / "data", train=16, dev=8)
+    for seed in (0, 1):
+        settings = {**QUICK, "model": tmp_path / "base", "data": data, "matrices": "k,o", "max_steps": 2}
+        slimformer.mask(**settings, seed=seed, out=tmp_path / str(seed))
+    masks = {str(seed): tmp_path / str(seed) for seed in (0, 1)}
+    alone = mask_dissimilarity(masks).data["by_matrix"]["0 / 1"]
+    assert {name for name, blocks in alone.items() if blocks} == {"k", "o"}
+    bits = [
+        MaskFile.read(folder / "mask.safetensors").mask("transformer.h.1.attn.c_attn.weight")
+        for folder in masks.values()
+    ]
+    apart = (bits[0] != bits[1])[:, 32:64].sum()  # [in, q | k | v]
+    assert apart == (bits[0] != bits[1]).sum() > 0
+
+
 def test_where_texts_lie(shelf):
     models = {"base": shelf / "base", "tuned": shelf / "tuned", "mask": shelf / "one"}
     points = check(cls_map(models, shelf / "data", limit=24))["points"]
@@ -134,6 +186,20 @@ def test_on_other_data(shelf, tmp_path):
     found = check(cross_data({"mask": shelf / "one", "tuned": shelf / "tuned"}, data))["scores"]
     assert found["mask"].keys() == {"classification"}
     assert 0 <= found["tuned"]["classification"] <= 100
+    rows = [line.rsplit("\t", 1)[1] for line in (other / "dev.tsv").read_text().splitlines()[1:]]
+    most = max(rows.count("yes"), rows.count("no"))
+    assert most < len(rows)
+    assert found["majority"] == {"classification": pytest.approx(100 * most / len(rows))}
+
+
+def test_the_majority_is_scored_by_the_metric_of_the_task(shelf):
+    """Matthews' correlation of an answer that is always the same is 0, whatever the labels."""
+    measure = Measure.of(shelf / "one", TaskOptions.make({"data": shelf / "data"}))
+    assert majority_score(measure) > 0.5
+    correlated = replace(
+        measure, data=replace(measure.data, preset=replace(measure.data.preset, metrics=("matthews",)))
+    )
+    assert majority_score(correlated) == 0
 
 
 def test_straight_lines(shelf):
@@ -155,6 +221,50 @@ def test_a_trained_curve(shelf):
     assert len(data["curve"]) == len(data["t"]) == 5
 
 
+@pytest.mark.parametrize("bends", [1, 3])
+def test_a_curve_is_that_of_de_casteljau(bends):
+    """Points of a Bézier curve by repeated interpolation, the slow way, and the straight line it starts as."""
+    torch.manual_seed(0)
+    controls = [torch.randn(3, 4, dtype=torch.float64) for _ in range(bends + 2)]
+    for place in (0.0, 0.3, 0.5, 1.0):
+        level = controls
+        while len(level) > 1:
+            level = [torch.lerp(one, other, place) for one, other in itertools.pairwise(level)]
+        assert torch.allclose(bezier(controls, place), level[0])
+    model = torch.nn.Linear(2, 2).double()
+    start, end = ({name: torch.randn_like(each) for name, each in model.named_parameters()} for _ in range(2))
+    curve = Curve(model, start, end, bends)
+    for place in (0.0, 0.3, 1.0):
+        line = {name: torch.lerp(start[name], end[name], place) for name in start}
+        assert all(torch.allclose(each, line[name]) for name, each in curve.weights(place).items())
+
+
+def test_all_bends_of_a_curve_are_trained(shelf, monkeypatch):
+    before = {}
+    training = connectivity.train
+
+    def watched(curve, *arguments, **named):
+        before.update({name: each.detach().clone() for name, each in curve.named_parameters()})
+        training(curve, *arguments, **named)
+        moved = {name.split(".")[1] for name, each in curve.named_parameters() if not torch.equal(each, before[name])}
+        assert moved == {"0", "1", "2"}
+        assert all(each.isfinite().all() for each in curve.parameters())
+
+    monkeypatch.setattr(connectivity, "train", watched)
+    options = TrainingOptions(max_steps=3, lr=1e-3, batch_size=8)
+    data = bezier_path(shelf / "tuned", shelf / "one", shelf / "data", training=options, points=3).data
+    assert data["bends"] == 3
+    assert before
+    with pytest.raises(ConfigError, match="`bends` is `0`; give 1 or more"):
+        bezier_path(shelf / "tuned", shelf / "one", shelf / "data", bends=0)
+
+
+def test_a_curve_that_is_not_trained_is_the_line(shelf):
+    still = TrainingOptions(max_steps=1, lr=1e-15, weight_decay=0.0, batch_size=8)
+    data = bezier_path(shelf / "tuned", shelf / "one", shelf / "data", training=still, points=4).data
+    assert data["curve"] == data["line"]
+
+
 def test_ends_of_other_shapes_are_refused(shelf, tmp_path):
     settings = {**QUICK, "model": shelf / "base", "data": shelf / "data", "structured": "neurons", "sparsity": 0.5}
     slimformer.mask(**settings, max_steps=2, out=tmp_path / "narrow")
@@ -172,5 +282,14 @@ def test_memory_of_many_tasks(shelf):
     assert data["bytes_per_task"]["mask"] == file // 8 + head
     assert data["bytes_per_task"]["LoRA"] == 6 * 2 * 4 * 8 * (384 + 384) + head
     assert data["bytes"]["fine-tuning"]["20"] == 20 * data["bytes_per_task"]["fine-tuning"]
+    # Fig. 3a: a bit is a parameter too.
+    loaded = sum(each.numel() for each in transformers.AutoModel.from_pretrained(models.resolve("minilm")).parameters())
+    assert data["parameters_per_task"] == {
+        "fine-tuning": loaded + 2 * 385,
+        "mask": file + 2 * 385,
+        "LoRA": 6 * 2 * 8 * (384 + 384) + 2 * 385,
+    }
+    assert data["parameters"]["fine-tuning"]["20"] == 20 * (loaded + 2 * 385)
+    assert data["parameters"]["mask"]["20"] == loaded + 20 * (file + 2 * 385)
     base = data["bytes_per_task"]["fine-tuning"] - head
     assert data["bytes"]["mask"]["20"] == base + 20 * data["bytes_per_task"]["mask"]

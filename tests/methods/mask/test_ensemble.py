@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
+import torch
 
 import slimformer
 from slimformer.errors import ConfigError
+from slimformer.methods.mask.analysis import compare_ensembles
 from slimformer.methods.mask.ensemble import combine, ensemble, ways
 from tests import corpus
 from tests.methods.test_every_kind import generated
@@ -61,13 +65,54 @@ def test_masks_of_several_seeds(kind, tmp_path):
     assert result.bytes < 1.2 * sum(path.stat().st_size for path in base.glob("*.safetensors"))
 
 
+@pytest.mark.slow
+def test_fine_tuned_models_beside_masks(tmp_path):
+    """Each ensemble is what the members' outputs, taken one by one with the task's own evaluation, combine to."""
+    base, data = corpus.model_folder(tmp_path / "base"), corpus.data_folder(tmp_path / "data")
+    common = {"model": base, "task": "classification", "data": data, "batch_size": 8, "max_steps": 4, "quiet": True}
+    groups = {"masks": [], "fine-tuned": []}
+    for seed in range(3):
+        groups["masks"].append(tmp_path / f"mask-{seed}")
+        slimformer.mask(**common, lr=0.05, blocks="0-", seed=seed, out=groups["masks"][-1])
+        groups["fine-tuned"].append(tmp_path / f"tuned-{seed}")
+        slimformer.finetune(**common, lr=3e-3, seed=seed, out=groups["fine-tuned"][-1])
+    finding = compare_ensembles(groups, data)
+    rows = finding.data["ensembles"]
+    json.dumps(finding.data, allow_nan=False)
+    texts, labels = zip(*(line.split("\t") for line in (data / "dev.tsv").read_text().splitlines()[1:]), strict=True)
+    tokenizer = corpus.tokenizer()
+    for name, folders in groups.items():
+        logits = []
+        for folder in folders:
+            model = slimformer.load(folder).model
+            with torch.inference_mode():
+                logits.append([model(**tokenizer(text, return_tensors="pt")).logits[0].tolist() for text in texts])
+        truth = np.array([["no", "yes"].index(label) for label in labels])
+        alone = [float((np.array(each).argmax(-1) == truth).mean()) for each in logits]
+        assert rows[name]["members"] == pytest.approx(alone)
+        assert rows[name]["mean"] == pytest.approx(np.mean(alone))
+        ways = {
+            "logits": np.mean(logits, axis=0),
+            "probabilities": np.mean([np.exp(each) / np.exp(each).sum(-1, keepdims=True) for each in logits], axis=0),
+        }
+        if rows[name]["how"] in ways:
+            combined = ways[rows[name]["how"]].argmax(-1)
+        else:
+            combined = (np.mean([np.array(each).argmax(-1) for each in logits], axis=0) > 0.5).astype(int)
+        assert rows[name]["ensemble"] == pytest.approx((combined == truth).mean())
+    copies = sum((folder / "model.safetensors").stat().st_size for folder in groups["fine-tuned"])
+    assert rows["fine-tuned"]["bytes"] == pytest.approx(copies, rel=0.1)
+    assert rows["masks"]["bytes"] < 0.5 * rows["fine-tuned"]["bytes"]
+    assert finding.figure.svg.startswith("<svg")
+
+
 def test_masks_whose_answers_mean_different_things_are_refused(tmp_path):
     base = corpus.model_folder(tmp_path / "base")
     for kind in ("classification", "tagging"):
         (tmp_path / "data" / kind).mkdir(parents=True)
         data = generated(kind, tmp_path / "data" / kind)
         slimformer.mask(model=base, task=kind, data=data, out=tmp_path / kind, **QUICK)
-    with pytest.raises(ConfigError, match=r"classification` answers .* and .*tagging` answers .*; give masks of"):
+    with pytest.raises(ConfigError, match=r"classification` answers .* and .*tagging` answers .*; give models of"):
         ensemble([tmp_path / "classification", tmp_path / "tagging"], tmp_path / "data" / "classification")
 
 

@@ -1,4 +1,4 @@
-"""Several masks of one task as one voice (Table 2 of the paper)."""
+"""Several models of one task as one voice: masks on one base, or fine-tuned copies (Table 2 of arXiv 2004.12406)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from slimformer.artifact import read_manifest
+from slimformer.artifact import load, read_manifest
+from slimformer.artifact.provenance import size, stored_tensors
 from slimformer.bank import MaskBank
 from slimformer.errors import ConfigError
 from slimformer.methods.mask.measuring import Measure
@@ -17,7 +18,7 @@ from slimformer.tasks.kinds.answers import softmax
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -38,14 +39,16 @@ class EnsembleResult:
         metrics: Metrics of the ensemble on the split asked for.
         split: That split.
         members: The metric that counts of each member alone, on the same split.
+        metric: The metric that counts.
         chosen_by: The metric that counts of each way to combine, on the split it was chosen on.
-        bytes: What base and masks take together.
+        bytes: What the members take together in memory; masks share their base.
     """
 
     how: How
     metrics: dict[str, float]
     split: str
     members: list[float]
+    metric: str
     chosen_by: dict[How, float] = field(default_factory=dict)
     bytes: int = 0
 
@@ -59,25 +62,26 @@ def ensemble(
     split: str = "dev",
     **options: Any,
 ) -> EnsembleResult:
-    """Combine masks of one task, on one base in memory, and measure them together.
+    """Combine models of one task and measure them together; masks share one base in memory.
 
     Args:
-        folders: The masks.
+        folders: The members: masks, fine-tuned models, or some of each.
         data: The task's data.
         how: What to combine: `labels` (a vote), `logits` or `probabilities` (means); the best one if not given.
         choose_on: The split on which the best one is chosen.
         split: The split on which the ensemble is measured.
-        options: Fields of `TaskOptions`, where they differ from what the masks were trained with.
+        options: Fields of `TaskOptions`, where they differ from what the members were trained with.
     """
     if not folders:
-        raise ConfigError("no mask was given; give the folders of masks of one task")
+        raise ConfigError("no mask was given; give the folders of masks or fine-tuned models of one task")
     _check_same_task(folders)
-    given = TaskOptions.make({**options, "data": data})
-    bank = MaskBank()
-    for number, folder in enumerate(folders):
-        bank.add(str(number), folder)
-    measures = {name: Measure.of(folders[0], given, name) for name in dict.fromkeys((choose_on, split))}
-    outputs = {name: [measure.outputs(bank.use(task)) for task in bank.tasks] for name, measure in measures.items()}
+    task = TaskOptions.make({**options, "data": data})
+    measures = {name: Measure.of(folders[0], task, name) for name in dict.fromkeys((choose_on, split))}
+    members = Members(folders)
+    outputs: dict[str, list[Outputs]] = {name: [] for name in measures}
+    for model in members:
+        for name, measure in measures.items():
+            outputs[name].append(measure.outputs(model))
     if how not in (None, "logits") and not measures[split].data.kind.exclusive:
         raise ConfigError(
             f"`how` is `{how}`, and labels that do not exclude each other have only logits; give `logits`"
@@ -86,24 +90,59 @@ def ensemble(
     sign = measures[choose_on].sign
     chosen: How = max(chosen_by, key=lambda way: sign * chosen_by[way]) if how is None else how
     measure = measures[split]
-    memory = bank.memory()
     return EnsembleResult(
         chosen,
         measure.score(combine(outputs[split], chosen)),
         split,
         [measure.score(each)[measure.metric] for each in outputs[split]],
+        measure.metric,
         chosen_by,
-        memory["base"] + memory["masks"] + memory["heads"],
+        members.bytes,
     )
 
 
+class Members:
+    """The models of an ensemble, one after the other.
+
+    Masks run on one base. Of other models there is one at a time in memory, and all are counted.
+
+    Args:
+        folders: Their artifacts.
+    """
+
+    def __init__(self, folders: Sequence[str | Path]) -> None:
+        self.bank = MaskBank()
+        self.folders = folders
+        self.masks = [read_manifest(folder).model.storage == "mask" for folder in folders]
+        self.copies = 0
+        for number, folder in enumerate(folders):
+            if self.masks[number]:
+                self.bank.add(str(number), folder)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.copies = 0
+        for number, folder in enumerate(self.folders):
+            if self.masks[number]:
+                yield self.bank.use(str(number))
+            else:
+                model = load(folder).model
+                self.copies += size(stored_tensors(model))
+                yield model
+
+    @property
+    def bytes(self) -> int:
+        """What all of them take together, once they were gone through."""
+        memory = self.bank.memory()
+        return self.copies + memory["base"] + memory["masks"] + memory["heads"]
+
+
 def _check_same_task(folders: Sequence[str | Path]) -> None:
-    """Refuse masks whose answers mean different things."""
+    """Refuse models whose answers mean different things."""
     first, *others = ((folder, read_manifest(folder).task) for folder in folders)
     for folder, task in others:
         if _meaning(task) != _meaning(first[1]):
             names = [f"`{of}` answers {_named(what)}" for of, what in (first, (folder, task))]
-            raise ConfigError(f"{' and '.join(names)}; give masks of one task")
+            raise ConfigError(f"{' and '.join(names)}; give models of one task")
 
 
 def _meaning(task: TaskRecord | None) -> tuple[str, list[str]] | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.func import functional_call
 
 from slimformer import artifact
 from slimformer.artifact.storage.mask import assemble
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, ConfigError
 from slimformer.inference.door import is_artifact
 from slimformer.methods.mask.measuring import Measure
 from slimformer.report import Figure, Finding, Series, curves
@@ -19,9 +22,9 @@ from slimformer.tasks.options import TaskOptions
 from slimformer.train import Loss, TrainingOptions, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     Weights = dict[str, Tensor]
@@ -65,57 +68,96 @@ def bezier_path(
     second: str | Path,
     data: str | Path,
     *,
+    bends: int = 3,
     training: TrainingOptions | None = None,
     points: int = 11,
     split: str = "dev",
     **options: Any,
 ) -> Finding[dict[str, Any]]:
-    """Train the middle θ of a curve with three bends between two solutions, and measure along it.
+    """Train the bends of a Bézier curve between two solutions, and measure along it.
 
-    `φ(t) = (1 - t)²·W0 + 2t(1 - t)·θ + t²·W1`; each step draws a t and follows the task's loss at φ(t). The curve
-    starts as the straight line.
+    `φ(t) = Σ_k C(n, k) (1 - t)^(n-k) t^k·θ_k` with the solutions as θ_0 and θ_n, and n - 1 bends between them that are
+    trained: each step draws a t and follows the task's loss at φ(t) (arXiv 1802.10026). The curve starts as the
+    straight line.
 
     Args:
         first: An artifact, t = 0.
         second: An artifact of the same task and class, t = 1.
         data: The task's data.
-        training: How to train θ; by default 200 steps at 1e-4.
+        bends: Bends that are trained, each of the size of the model.
+        training: How to train them; by default 200 steps at 1e-4.
         points: Models along the curve, the ends included.
         split: Which split to measure on.
         options: Fields of `TaskOptions`, where they differ from what the first was trained with.
     """
+    if bends < 1:
+        raise ConfigError(f"`bends` is `{bends}`; give 1 or more, or measure the straight line with `linear_paths`")
     training = training or TrainingOptions(max_steps=200, lr=1e-4)
     one, other = _pair(first, second)
     start, end = _weights(one), _weights(other)
-    given = _options(data, options)
-    learnt = Measure.of(first, given, "train")
-    middle = artifact.load(Path(first)).model
-    with torch.no_grad():
-        for name, parameter in middle.named_parameters():
-            parameter.copy_((start[name] + end[name]) / 2)
-
-    def objective(model: nn.Module, inputs: dict[str, Any]) -> Loss:
-        place = float(torch.rand(()))
-        at = {name: _bent(start[name], theta, end[name], place) for name, theta in model.named_parameters()}
-        loss: Tensor = functional_call(model, at, kwargs=inputs).loss
-        return Loss(loss)
-
+    task = _options(data, options)
+    learnt = Measure.of(first, task, "train")
+    curve = Curve(one, start, end, bends)
     with tempfile.TemporaryDirectory(prefix="slimformer-") as folder:
         collate = learnt.data.collator(learnt.processor)
-        train(middle, training, learnt.features, collate, Path(folder), objective=objective, quiet=True)
-    measure = Measure.of(first, given, split)
+        train(curve, training, learnt.features, collate, Path(folder), objective=_loss_at_random, quiet=True)
+    measure = Measure.of(first, task, split)
     places = [number / (points - 1) for number in range(points)]
-    bend = _weights(middle.eval())
-    curved = [
-        _value(one, {key: _bent(start[key], bend[key], end[key], place) for key in start}, measure) for place in places
-    ]
+    with torch.no_grad():
+        curved = [_value(one, curve.weights(place), measure) for place in places]
     straight = [
         _value(one, {key: torch.lerp(start[key], end[key], place) for key in start}, measure) for place in places
     ]
     lines = [Series("curve", places, curved), Series("straight line", places, straight)]
     svg = curves([(f"{measure.metric} on {split}", lines)], x_label="t")
-    found = {"metric": measure.metric, "t": places, "curve": curved, "line": straight}
-    return Finding(found, Figure("Along a trained curve", svg, "A curve with three bends between two solutions."))
+    values = {"metric": measure.metric, "bends": bends, "t": places, "curve": curved, "line": straight}
+    caption = f"A curve with {bends} trained bends between two solutions."
+    return Finding(values, Figure("Along a trained curve", svg, caption))
+
+
+class Curve(nn.Module):
+    """A Bézier curve through the weights of a model, whose bends are its parameters.
+
+    Args:
+        model: The model; copies of it hold the bends.
+        start: The weights at t = 0.
+        end: The weights at t = 1.
+        bends: How many bends.
+    """
+
+    def __init__(self, model: nn.Module, start: Weights, end: Weights, bends: int) -> None:
+        super().__init__()
+        self.start, self.end = start, end
+        self.bends = nn.ModuleList(copy.deepcopy(model) for _ in range(bends))
+        with torch.no_grad():
+            # Evenly spaced on the line, the bends make it the straight line, run through at an even pace.
+            for number, bend in enumerate(self.bends, start=1):
+                for name, parameter in bend.named_parameters():
+                    parameter.copy_(torch.lerp(start[name], end[name], number / (bends + 1)))
+                    parameter.requires_grad_(True)
+
+    def weights(self, place: float) -> Weights:
+        """The weights at t = `place`."""
+        controls = [self.start, *(dict(bend.named_parameters()) for bend in self.bends), self.end]
+        return {name: bezier([each[name] for each in controls], place) for name in self.start}
+
+    def forward(self, place: float, **inputs: Any) -> Any:
+        """The model's outputs at t = `place`."""
+        return functional_call(self.bends[0], self.weights(place), kwargs=inputs)
+
+
+def bezier(controls: Sequence[Tensor], place: float) -> Tensor:
+    """The point at t = `place` of the Bézier curve with these control points, by Bernstein's polynomials."""
+    degree = len(controls) - 1
+    shares = [math.comb(degree, k) * (1 - place) ** (degree - k) * place**k for k in range(degree + 1)]
+    total = shares[0] * controls[0]
+    for share, control in zip(shares[1:], controls[1:], strict=True):
+        total = total + share * control
+    return total
+
+
+def _loss_at_random(model: nn.Module, inputs: dict[str, Any]) -> Loss:
+    return Loss(model(float(torch.rand(())), **inputs).loss)
 
 
 def _pair(first: str | Path, second: str | Path) -> tuple[PreTrainedModel, PreTrainedModel]:
@@ -155,10 +197,6 @@ def _value(model: nn.Module, weights: Weights, measure: Measure) -> float:
     for name, parameter in model.named_parameters():
         parameter.copy_(weights[name])
     return measure.value(model)
-
-
-def _bent(start: Tensor, bend: Tensor, end: Tensor, place: float) -> Tensor:
-    return (1 - place) ** 2 * start + 2 * place * (1 - place) * bend + place**2 * end
 
 
 def _options(data: str | Path, options: dict[str, Any]) -> TaskOptions:
