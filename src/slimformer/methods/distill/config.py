@@ -122,10 +122,7 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     relation_weights: Annotated[tuple[float, ...] | None, BeforeValidator(_items)] = Field(
         None, description="Weight of each relation in the loss, such as `1,1,0.5`; 1 unless given."
     )
-    teacher_layer: Annotated[
-        Annotated[int, Field(ge=0, le=MOST_BLOCKS)] | Literal["last", "upper-middle", "auto"] | None,
-        BeforeValidator(_layer),
-    ] = Field(
+    teacher_layer: Annotated[int | Literal["last", "upper-middle", "auto"] | None, BeforeValidator(_layer)] = Field(
         None,
         description="Block of the teacher to learn from: a number from 0, a name, or `auto` to try them; by default "
         "`last`, or `upper-middle` for relations of teachers with 24 blocks or more.",

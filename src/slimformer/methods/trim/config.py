@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Positive
+from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions, several
 from slimformer.tasks.options import BaseOptions
 
@@ -17,8 +17,8 @@ COVERAGE = 0.9995
 class TrimConfig(CorpusOptions, BaseOptions):
     """Drop the word pieces that a domain does not use, from the embedding and the tokenizer together."""
 
-    keep: Positive | None = Field(
-        None, description="Pieces to keep, those counted that are always kept; instead of `--coverage`."
+    keep: int | None = Field(
+        None, ge=1, le=MOST, description="Pieces to keep, those counted that are always kept; instead of `--coverage`."
     )
     coverage: float | None = Field(
         None, gt=0, le=1, description=f"Share of the corpus's tokens to keep; {COVERAGE} unless `--keep` is given."
