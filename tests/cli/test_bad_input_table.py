@@ -30,6 +30,7 @@ TABLE = {
         ("limits", bad_inputs.LIMITS),
         ("escape sequences", bad_inputs.SEQUENCES),
         ("gzip", bad_inputs.PACKED),
+        ("others", bad_inputs.OTHERS),
     )
     for name, row in rows.items()
 }

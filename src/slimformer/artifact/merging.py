@@ -46,6 +46,8 @@ def merge(
         command: The command line, for the record.
     """
     path = as_path(folder)
+    if as_path(out).resolve() == path.resolve():
+        raise ArtifactError(f"`--out` is the mask `{folder}` itself, which would be lost; give another folder")
     loaded = load(path, base=base)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
