@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep "^torch==" constraints.txt)
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test quick lint types layers unit docs bench-tiny format clean
+.PHONY: demo test quick lint types layers unit docs fuzz bench-tiny format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -33,6 +33,12 @@ unit: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+# One target of tests/fuzz for as long as told: make fuzz TARGET=yaml SECONDS=3600
+TARGET  ?= yaml
+SECONDS ?= 600
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m tests.fuzz $(TARGET) .fuzz/$(TARGET)/corpus -max_total_time=$(SECONDS)
 
 bench-tiny: $(VENV)/.dev
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script --tiny || exit 1; done

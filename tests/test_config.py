@@ -14,6 +14,7 @@ from pydantic import Field
 from slimformer.config import Config
 from slimformer.errors import ConfigError
 from slimformer.methods.finetune import FinetuneConfig
+from slimformer.registry import METHODS
 from slimformer.tasks.options import TaskOptions
 
 FIELDS = FinetuneConfig.model_fields
@@ -29,8 +30,8 @@ VALUES = {
     "schedule": st.sampled_from(["linear", "cosine", "constant"]), "warmup": share, "weight_decay": st.floats(0, 1),
     "beta1": share, "beta2": share, "clip": st.floats(0, 1e3), "seed": st.integers(0, 2**31), "bf16": st.booleans(),
     "gradient_checkpointing": st.booleans(), "group_by_length": st.booleans(), "eval_every": positive,
-    "best": st.booleans(), "lr_widenings": st.integers(0, 32),
-    "save_every": positive, "log_every": positive, "threads": st.integers(1, 64), "tensorboard": text,
+    "best": st.booleans(), "lr_widenings": st.integers(0, 32), "save_every": positive, "log_every": positive,
+    "threads": st.integers(1, 64), "tensorboard": text,
 }  # fmt: skip
 settings = st.fixed_dictionaries({}, optional=VALUES)
 
@@ -175,3 +176,33 @@ class Defaults(Config):
 def test_defaults_are_not_taken_for_given():
     assert Defaults().given() == {}
     assert Defaults(size="m").given() == {"size": "m"}
+
+
+def numbers(kind):
+    """What the schema says of the integers among the settings of a method, by their names."""
+    for name, described in kind.model_json_schema()["properties"].items():
+        for each in described.get("anyOf", [described]):
+            if each.get("type") == "integer":
+                yield name, each
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_number_is_without_bounds(method):
+    """A number of 2**63 overflows somewhere below, after minutes and in words of another library."""
+    kind = METHODS.get(method).config_class
+    assert dict(numbers(kind))
+    for name, _ in numbers(kind):
+        for value in (2**63, -(2**63), int("9" * 4000)):
+            with pytest.raises(ConfigError, match=f"`{name}` is `"):
+                kind.make({name: value})
+
+
+def test_a_large_value_is_not_written_out(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        FinetuneConfig.make({"batch_size": [["x" * 10_000] * 1_000] * 1_000})
+    assert len(str(caught.value)) < 500
+
+
+def test_a_path_that_is_not_utf8_is_refused_because_it_could_not_be_recorded():
+    with pytest.raises(ConfigError, match=r"`data` is `\\udce9t\\udce9`, which is not UTF-8"):
+        FinetuneConfig.make({"data": b"\xe9t\xe9".decode("utf-8", "surrogateescape")})

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import __version__
 from slimformer.artifact.staging import write_file
 from slimformer.errors import DataError, TrainingError
+from slimformer.files import as_path
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
@@ -165,7 +166,7 @@ def run_demo(folder: str | Path = "demo", quiet: bool = False, **settings: Any) 
         settings: What to do differently from `SETTINGS`.
     """
     start = time.monotonic()
-    demo = Demo(Path(folder).expanduser(), {**SETTINGS, **settings}, quiet)
+    demo = Demo(as_path(folder), {**SETTINGS, **settings}, quiet)
     reviews = read_reviews()
     demo.claim()
     write_reviews(demo.data, reviews)

@@ -13,7 +13,7 @@ import re
 import reprlib
 
 #: A value in a message, and a message as a whole, are cut to so many characters.
-VALUE, MESSAGE = 200, 1_000
+VALUE, MESSAGE = 200, 2_000
 #: What steers a terminal (C0, C1), what turns the direction of text, and halves of characters; lines and tabs stay.
 _HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _QUOTED = re.compile(rf"`([^`]{{{VALUE + 1},}})`")

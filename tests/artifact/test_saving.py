@@ -12,10 +12,11 @@ import pytest
 import torch
 import transformers as hf
 import yaml
+from markdown_it import MarkdownIt
 from torch import nn
 from torch.nn.utils import parametrize
 
-from slimformer.artifact import Base, Step, fingerprint, load, read_manifest, save, verify
+from slimformer.artifact import Base, Step, TaskRecord, fingerprint, load, read_manifest, save, verify
 from slimformer.artifact.card import write_card
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
@@ -457,3 +458,26 @@ class TestCard:
         assert len(rows) == 1
         assert len(rows[0].replace("\\|", "").split("|")) == 7
         verify(tmp_path / "out")
+
+    def test_links_and_html_in_names_are_dead(self, tmp_path: Path) -> None:
+        labels = ["[click](https://evil.example)", "![seen](https://evil.example/pixel.png)", "https://evil.example/a"]
+        labels += ["www.evil.example", "<img src=x onerror=alert(1)>", "<https://evil.example>", "me@evil.example"]
+        labels += ["[a]: https://evil.example", "\x1b]8;;https://evil.example\x07here", "a\\|b", "``", "_a_ **b**"]
+        name = labels[0]
+        save(
+            tmp_path / "out",
+            tiny_bert(num_labels=len(labels)),
+            step=Step(method=name, config={each: each for each in labels}, base=Base(name=name)),
+            metrics={each: {each: 1} for each in labels},
+            task=TaskRecord(name=name, kind=name, labels=labels),
+        )
+        card = (tmp_path / "out" / "README.md").read_text()
+        tokens = MarkdownIt("commonmark").enable("table").parse(card.split("\n---\n", 1)[1])
+        inner = [token for block in tokens for token in [block, *(block.children or [])]]
+        alive = {"link_open", "image", "html_inline", "html_block", "em_open"}
+        assert not {token.type for token in inner} & alive
+        # What renders a card may make links of bare addresses, but never inside code.
+        assert not [token.content for token in inner if token.type == "text" and "evil" in token.content]
+        assert sum("evil" in token.content for token in inner if token.type == "code_inline") > len(labels)
+        assert "\x1b" not in card
+        assert {line.count("|") for line in card.splitlines() if line.startswith("| 1 |")} == {6}

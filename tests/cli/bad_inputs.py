@@ -6,15 +6,16 @@ import gzip
 import io
 import json
 import os
+import shutil
 import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 GOOD = "text\tlabel\nthe film was good\tyes\na dull plot\tno\n"
 #: What a label or a path may hold to rename a window, clear a screen or reverse the text behind it.
@@ -43,6 +44,13 @@ class Room:
         self.write(f"mine/train.{ending}", train)
         self.write(f"mine/dev.{ending}", train if dev is None else dev)
         return self.tmp / "mine"
+
+    def changed(self, **settings: object) -> Path:
+        """The base with another config."""
+        folder = Path(shutil.copytree(self.base, self.tmp / "changed"))
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **settings}))
+        return folder
 
     def finetune(self, *more: object) -> list[object]:
         """A run that is in order but for `more`."""
@@ -253,6 +261,29 @@ SEQUENCES = {
     ),
     "in a YAML key": Bad(configured(json.dumps({ESCAPES: 1})), ("\\x1b]0;owned",)),
     "in a YAML value": Bad(configured(json.dumps({"batch_size": ESCAPES})), ("\\x1b]0;owned",)),
+}
+
+#: Found by trying what else there is to get wrong.
+OTHERS = {
+    "architectures that are no names": Bad(lambda room: ["inspect", room.changed(architectures=[1])], ("`[1]`",)),
+    "architectures that are no list": Bad(lambda room: ["inspect", room.changed(architectures="B")], ("`B`",)),
+    "100,000 columns": Bad(
+        labelled("tsv", "\t".join(f"c{number}" for number in range(100_000)), "\t".join("1" * 100_000)),
+        ("does not tell which column holds the label", "…"),
+    ),
+    "labels that are objects": Bad(labelled("jsonl", '{"text": "a", "label": {"x": 1}}'), ("{'x': 1}", "a dict")),
+    "one column for text and label": Bad(
+        lambda room: room.finetune("--text-column", "label", "--label-column", "label"), ("text and label at once",)
+    ),
+    "events where nothing can be written": Bad(
+        lambda room: room.finetune("--tensorboard", "/proc/events"), ("`--tensorboard` is `/proc/events`",)
+    ),
+    "a demo in a file": Bad(lambda room: ["demo", "--out", room.write("file", "mine")], ("cannot be written",)),
+    "a demo where nothing can be written": Bad(lambda room: ["demo", "--out", "/proc/demo"], ("cannot be written",)),
+    "a batch that fits into no memory": Bad(
+        lambda room: ["bench", room.base, "--batch", "2000000000", "--length", "64"], ("more memory than there is",)
+    ),
+    "a name that is not UTF-8": Bad(lambda room: room.finetune("--data", "caf\udce9"), ("caf\\udce9", "not UTF-8")),
 }
 
 #: What a gzip file may be.

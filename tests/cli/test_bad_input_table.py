@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: No refusal takes longer; most take a few hundredths of it.
 SECONDS = 10
 #: A line that says what happened, the value seen and what to do next is not longer.
-CHARACTERS = 1_500
+CHARACTERS = 2_500
 CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 TABLE = {
@@ -30,6 +30,7 @@ TABLE = {
         ("limits", bad_inputs.LIMITS),
         ("escape sequences", bad_inputs.SEQUENCES),
         ("gzip", bad_inputs.PACKED),
+        ("others", bad_inputs.OTHERS),
     )
     for name, row in rows.items()
 }

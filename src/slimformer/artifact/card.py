@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from slimformer.artifact.storage.handler import plain_text
+from slimformer.artifact.storage.handler import as_cell, as_code
+from slimformer.errors import visible
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _front_matter(manifest: Manifest) -> str:
     origin = next((step.base.name for step in manifest.steps if step.base is not None), None)
     # Only an owner/name is a name the Hub can follow.
     if origin is not None and origin.count("/") == 1:
-        lines.append(f"base_model: {json.dumps(origin, ensure_ascii=False)}")
+        lines.append(f"base_model: {_quoted(origin)}")
     from slimformer.tasks.kinds import pipeline_tag
 
     tag = pipeline_tag(manifest.model.architecture, None if manifest.task is None else manifest.task.kind)
@@ -48,21 +49,26 @@ def _front_matter(manifest: Manifest) -> str:
         lines.append(f"pipeline_tag: {tag}")
     lines.append("tags:")
     tags = dict.fromkeys(["slimformer", *(step.method for step in manifest.steps)])
-    lines.extend(f"- {json.dumps(tag, ensure_ascii=False)}" for tag in tags)
+    lines.extend(f"- {_quoted(tag)}" for tag in tags)
     return "\n".join([*lines, "---"])
+
+
+def _quoted(text: str) -> str:
+    """A text as YAML and JSON both quote it."""
+    return visible(json.dumps(text, ensure_ascii=False))
 
 
 def _title(manifest: Manifest) -> str:
     origin = manifest.steps[0].base
     names = ["" if origin is None else origin.name, *(step.method for step in manifest.steps)]
-    made_for = "" if manifest.task is None else f" for {manifest.task.name}"
-    return plain_text(" → ".join(name for name in names if name) + made_for)
+    made_for = "" if manifest.task is None else f" for {as_cell(manifest.task.name)}"
+    return " → ".join(as_cell(name) for name in names if name) + made_for
 
 
 def _introduction(manifest: Manifest) -> str:
-    methods = ", then ".join(f"`{plain_text(step.method)}`" for step in manifest.steps)
+    methods = ", then ".join(as_code(step.method) for step in manifest.steps)
     origin = manifest.steps[0].base
-    start = "" if origin is None else f", starting from `{plain_text(origin.name)}`"
+    start = "" if origin is None else f", starting from {as_code(origin.name)}"
     return f"A `{manifest.model.architecture}` made with slimformer by {methods}{start}."
 
 
@@ -104,5 +110,5 @@ def _size(manifest: Manifest, more: list[tuple[str, str]]) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *([plain_text(cell) for cell in row] for row in rows)]
+    lines = [head, ["---"] * len(head), *([as_cell(cell) for cell in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -80,9 +80,7 @@ def load(
     path = as_path(folder)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path, hashes=check)
-        loaded, _ = load_checked(
-            path, manifest, dtype=dtype, base=base, cast_base=cast_base, answers=check
-        )
+        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, answers=check)
     if device is not None:
         loaded.model.to(device)  # type: ignore[arg-type]
     return loaded

@@ -113,7 +113,7 @@ class Manifest(Record):
         if not isinstance(content, dict) or content.get("format") != 1 or not isinstance(content.get("model"), dict):
             return content
         storage = (
-            "mask" if MASK in (content.get("files") or ()) else "packed" if content["model"].get("packed") else None
+            "mask" if MASK in _mapping(content.get("files")) else "packed" if content["model"].get("packed") else None
         )
         return content if storage is None else {**content, "model": {**content["model"], "storage": storage}}
 
@@ -177,6 +177,11 @@ def read_manifest(folder: str | Path) -> Manifest:
 def _interrupted(folder: Path) -> str:
     kept = sorted(folder.absolute().parent.glob(f".{folder.name}.old-*"))
     return f"; an interrupted overwrite left the former one at `{kept[0]}`, rename it back" if kept else ""
+
+
+def _mapping(content: Any) -> dict[str, Any]:
+    """An object of the file; of anything else, which validation refuses, an empty one."""
+    return content if isinstance(content, dict) else {}
 
 
 def _canonical(content: dict[str, Any]) -> bytes:

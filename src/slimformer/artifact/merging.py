@@ -48,6 +48,8 @@ def merge(
         cast_base: Whether the base may have been cast to 16 bits, which changes answers a little.
     """
     path = as_path(folder)
+    if as_path(out).resolve() == path.resolve():
+        raise ArtifactError(f"`--out` is the mask `{folder}` itself, which would be lost; give another folder")
     loaded = load(path, base=base, cast_base=cast_base)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")

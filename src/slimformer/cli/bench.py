@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from slimformer.cli.output import Json, human_bytes, print_json, print_table
-from slimformer.config import MOST, check_threads
+from slimformer.config import MOST
 from slimformer.errors import UsageError
 
 
@@ -35,10 +35,6 @@ def bench_models(
 
     if not models:
         raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")
-    try:
-        check_threads(1 if threads is None else threads)
-    except ValueError as error:
-        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
     if not 0 <= seconds < math.inf:
         raise UsageError(f"`--seconds` is `{seconds}`; give 0 or more")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]

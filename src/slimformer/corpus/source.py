@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -184,8 +185,8 @@ def text_column_of(columns: Sequence[str], file: str, given: str | None) -> str:
 def check_names(names: Sequence[str], file: str) -> list[str]:
     """The column names of a header line; each may stand there once."""
     stripped = [name.strip() for name in names]
-    for name in stripped:
-        if stripped.count(name) > 1:
+    for name, count in Counter(stripped).items():
+        if count > 1:
             raise DataError(f"`{file}` line 1 names column `{name}` twice; give every column its own name")
     return stripped
 

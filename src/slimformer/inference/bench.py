@@ -16,7 +16,8 @@ import torch
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.errors import ConfigError
+from slimformer.config import check_threads
+from slimformer.errors import ConfigError, UsageError
 from slimformer.inference.door import open_model
 from slimformer.tasks.kinds import input_axes
 
@@ -74,13 +75,16 @@ def bench(
         and for each shape latency and throughput; the first shape's also at the top level.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
+    try:
+        torch.set_num_threads(before if threads is None else check_threads(threads))
+    except ValueError as error:
+        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
     try:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
             loaded = _place(open_model(model, base=base, processor=False).model, device or "cpu")
             shapes = _possible(loaded, shapes)
-            timings = [time_forward(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
+            timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
             "model": str(model),
             "bytes": _stored_bytes(model, loaded),
@@ -93,6 +97,17 @@ def bench(
         }
     finally:
         torch.set_num_threads(before)
+
+
+def _timed(model: nn.Module, batch: int, length: int, seconds: float, warm_up: int) -> Timing:
+    try:
+        return time_forward(model, batch, length, seconds, warm_up)
+    except RuntimeError as error:  # PyTorch has no class of its own for the CPU's memory
+        if "memory" not in str(error) and "too large" not in str(error):
+            raise
+        raise ConfigError(
+            f"`--batch` `{batch}` with `--length` `{length}` takes more memory than there is; give smaller ones"
+        ) from error
 
 
 @torch.inference_mode()

@@ -147,6 +147,7 @@ def stored_class(config: PretrainedConfig, name: str) -> Any:
 
     architecture = (config.architectures or ["AutoModel"])[0]
     own = getattr(transformers, architecture, None)
+    own = own if isinstance(own, type) else None  # nothing but a class: Transformers has modules and functions too
     brought = [
         auto
         for auto, reference in (getattr(config, "auto_map", None) or {}).items()

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import CheckpointError
+from slimformer.errors import CheckpointError, describe
 from slimformer.files import JsonError, as_path, parse_json, read_limited
 from slimformer.models.trust import check_kernels, code_refused, trusted
 from slimformer.models.weights import check_counts
@@ -92,6 +92,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
         check_counts(content, str(name))
         check_kernels(content, str(name))
         config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
+        _check_architectures(config.architectures, str(name))
     except CheckpointError:
         raise
     except Exception as error:
@@ -108,6 +109,13 @@ def load_config(name: str | Path) -> PretrainedConfig:
             f"check the spelling and the network, or give a folder or one of: {listed_aliases()}"
         ) from error
     return config
+
+
+def _check_architectures(names: Any, folder: str) -> None:
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise CheckpointError(
+            f"config.json of `{folder}` gives the architectures `{describe(names)}`; write a list of names of classes"
+        )
 
 
 def positions(config: PretrainedConfig) -> int | None:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,6 +48,13 @@ class Columns:
     label: str | None = None
     choices: tuple[str, ...] = ()
     join_text: bool = False
+
+    def __post_init__(self) -> None:
+        if self.label is not None and self.label in self.text:
+            raise DataError(
+                f"column `{self.label}` is text and label at once, so a model would only copy it; "
+                "choose with text_column and label_column"
+            )
 
 
 def given_columns(columns: str | Sequence[str] | None, there: Sequence[str]) -> tuple[str, ...] | None:
@@ -119,6 +126,11 @@ def label_text(value: Any, row: Row, column: str) -> str:
     """A label as text: `1`, `1.0` and `"1"` are the same label; an empty one is an error."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict | list):
+        raise DataError(
+            f"{row.at()}: column `{column}` holds `{describe(value)}`, a {type(value).__name__}, where a label is "
+            "expected; choose another with label_column"
+        )
     if isinstance(value, float):
         if math.isnan(value):
             value = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.staging import FULL, system_code
 from slimformer.errors import TrainingError
+from slimformer.files import as_path
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
@@ -222,7 +223,13 @@ def _tensorboard(folder: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise TrainingError("`--tensorboard` needs the package `tensorboard`; run: pip install tensorboard") from error
-    return TensorBoardCallback(SummaryWriter(folder))
+    try:
+        return TensorBoardCallback(SummaryWriter(str(as_path(folder))))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise TrainingError(
+            f"`--tensorboard` is `{folder}`, which cannot be written: {reason}; choose another"
+        ) from error
 
 
 def _remove_printers(trainer: Any) -> None:

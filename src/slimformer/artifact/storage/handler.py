@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import read_manifest
-from slimformer.errors import ArtifactError, CheckpointError, RegistryError
+from slimformer.errors import ArtifactError, CheckpointError, RegistryError, visible
 from slimformer.models.weights import tensor_files
 from slimformer.registry import STORAGE
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
 #: How the loader of a folder's class is called: the class, and what it must be told of code that is trusted.
 Loader = tuple[Any, dict[str, Any]]
+
+
+#: Words, and numbers and versions; a dot between letters may make a link, an underscore may make italics.
+_HARMLESS = re.compile(r"(?:[^\W_]|[ ,+%-])*|[\d.,+e-]+(?: bytes)?|[\d.]+\+[a-z]+\d*")
 
 
 class Storage(ABC):
@@ -110,10 +115,15 @@ def _recorded(folder: Path, name: str) -> Storage:
     return handler
 
 
-def plain_text(text: str) -> str:
-    """Keep a text on its line and in its cell of a card, and HTML from being HTML."""
-    joined = " ".join(text.split())
-    return joined.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
+def as_code(text: str) -> str:
+    """A text as code of a card, on its line and in its cell: links and HTML in it are dead, whatever renders it."""
+    joined = " ".join(visible(text).split()).replace("`", "'").replace("|", "¦")
+    return f"`{joined}`" if joined else ""
+
+
+def as_cell(text: str) -> str:
+    """A text in a card: words and numbers as they are, whatever else as code."""
+    return text if _HARMLESS.fullmatch(text) else as_code(text)
 
 
 def weight_files() -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.provenance import describe_base
-from slimformer.artifact.storage.handler import Storage, plain_text
+from slimformer.artifact.storage.handler import Storage, as_code
 from slimformer.artifact.storage.mask_base import (
     base_processor,
     find_base,
@@ -116,7 +116,7 @@ class MaskStorage(Storage):
 
     def card(self, manifest: Manifest) -> str:
         """On its base, or merged with it."""
-        name = "its base" if manifest.base is None else f"`{plain_text(manifest.base.name)}`"
+        name = "its base" if manifest.base is None else as_code(manifest.base.name)
         return "\n\n".join(
             [
                 f"This is a mask: one bit for each masked weight of {name}, and the head. It is loaded on that base:",

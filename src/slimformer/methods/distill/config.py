@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -44,11 +45,15 @@ def _items(value: Any) -> Any:
     return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
+#: No model has more blocks, and none is wider; a slip of the hand would fill the memory.
+MOST_BLOCKS, MOST_WIDTH = 9_999, 2**20
+
+
 def _layer(value: Any) -> Any:
     """Say at once what can be given; the parts of a union would each say something else."""
-    if value is None or isinstance(value, int) or value in LAYERS:
+    if value is None or value in LAYERS or (isinstance(value, int) and abs(value) <= MOST_BLOCKS):
         return value
-    if str(value).removeprefix("-").isdecimal():
+    if re.fullmatch(r"-?\d{1,4}", str(value) if isinstance(value, str) else ""):
         return int(value)
     raise ValueError(f"give a block number from 0, or {', '.join(f'`{name}`' for name in LAYERS)}")
 
@@ -56,16 +61,21 @@ def _layer(value: Any) -> Any:
 class StudentShape(Config):
     """How large the student is; what is not given is the teacher's."""
 
-    layers: int | None = Field(None, ge=1, description="Blocks of the student.")
-    hidden: int | None = Field(None, ge=1, description="Width of the student's hidden states.")
+    layers: int | None = Field(None, ge=1, le=MOST_BLOCKS, description="Blocks of the student.")
+    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH, description="Width of the student's hidden states.")
     heads: int | None = Field(
         None,
         ge=1,
+        le=MOST_WIDTH,
         description="Attention heads of the student; by default the paper's 12 for another width than the teacher's, "
         "where they fit, else the teacher's.",
     )
-    ffn: int | None = Field(None, ge=1, description="Feed-forward neurons; by default in the teacher's proportion.")
-    embedding: int | None = Field(None, ge=1, description="Width of factorised embeddings, less than `--hidden`.")
+    ffn: int | None = Field(
+        None, ge=1, le=MOST_WIDTH, description="Feed-forward neurons; by default in the teacher's proportion."
+    )
+    embedding: int | None = Field(
+        None, ge=1, le=MOST_WIDTH, description="Width of factorised embeddings, less than `--hidden`."
+    )
     start: Start = Field(
         "random",
         description="What the student starts from: random weights, the teacher's bottom blocks, or evenly spaced ones.",

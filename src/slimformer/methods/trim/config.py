@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions, several
 from slimformer.tasks.options import BaseOptions
 
@@ -17,7 +18,7 @@ class TrimConfig(CorpusOptions, BaseOptions):
     """Drop the word pieces that a domain does not use, from the embedding and the tokenizer together."""
 
     keep: int | None = Field(
-        None, ge=1, description="Pieces to keep, those counted that are always kept; instead of `--coverage`."
+        None, ge=1, le=MOST, description="Pieces to keep, those counted that are always kept; instead of `--coverage`."
     )
     coverage: float | None = Field(
         None, gt=0, le=1, description=f"Share of the corpus's tokens to keep; {COVERAGE} unless `--keep` is given."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ def _unlimited_fields() -> Iterator[None]:
 
 def _header(path: Path, fields: Sequence[str]) -> list[str]:
     names = [field.strip() for field in fields]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise DataError(f"`{path}` line 1 names column `{twice[0]}` twice; give every column its own name")
     return names

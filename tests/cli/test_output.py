@@ -1,0 +1,63 @@
+"""What commands write: names of users and strangers are shown as they are, and do nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from slimformer.cli.output import print_line, print_notes, print_table
+from tests import corpus, runs
+from tests.cli.bad_inputs import ESCAPES
+
+CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def test_markup_in_a_table_is_text(capsys):
+    title = "[bold]a[/] [link=https://evil.example]b[/link]"
+    print_table(title, ["[red]c", "d"], [["[/]", "[blink]e"], [ESCAPES, "f"]])
+    out = capsys.readouterr().out
+    for text in (title, "[red]c", "[/]", "[blink]e", "\\x1b]0;owned"):
+        assert text in out
+    assert not CONTROL.search(out)
+
+
+def test_lines_and_notes_show_escape_sequences(capsys):
+    print_line(ESCAPES)
+    print_notes([ESCAPES])
+    told = capsys.readouterr()
+    assert not CONTROL.search(told.out + told.err)
+    assert "\\x1b[2J" in told.out
+    assert "\\x1b[2J" in told.err
+
+
+@pytest.fixture(scope="module")
+def hostile(shelf, base):
+    """An artifact one of whose labels is an escape sequence, from data in a folder called by another."""
+    folder = shelf / f"hostile{ESCAPES}"
+    corpus.data_folder(folder)
+    for file in folder.iterdir():
+        file.write_text(file.read_text().replace("\tyes", f"\t{ESCAPES}").replace("\tno", f"\t[red]{ESCAPES}"))
+    done = runs.finetune(base, "classification", folder, shelf / f"artifact{ESCAPES}")
+    assert done.code == 0, done.err
+    return shelf / f"artifact{ESCAPES}", folder, done
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_labels_and_paths_of_strangers_do_not_reach_the_terminal(flags, hostile):
+    artifact, folder, trained = hostile
+    commands = [
+        ["predict", artifact, "a dull film", *flags],
+        ["evaluate", artifact, "--data", folder, *flags],
+        ["verify", artifact, *flags],
+        ["inspect", artifact, *flags],
+        ["bench", artifact, "--length", 8, "--seconds", 0, *flags],
+    ]
+    for done in (trained, *(runs.run(*command) for command in commands)):
+        assert done.code == 0, done.err
+        assert not CONTROL.search(done.out + done.err)
+    if flags:  # machines get the label as it is
+        answer = json.loads(runs.run(*commands[0]).out)
+        assert answer["label"] in (ESCAPES, f"[red]{ESCAPES}")

@@ -1,0 +1,73 @@
+"""Where fuzzing starts from: a small whole example of everything that is read."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import zipfile
+
+from tests.conftest import ROOT
+
+ARTIFACTS = ROOT / "tests" / "artifacts"
+
+YAML = b"task: sst2\nmax-length: 8\nlr: 1e-3\nbest: false\ndata: &d [a, {b: 1}]\nout: *d\nseed: 0x1f\n"
+CSV = b'text,label\r\n"a ""b"",\nc",yes\nd,no\n'
+TSV = b'text\tlabel\nan "odd\tyes\n\na film\tno\n'
+JSONL = b'{"text": "a", "label": "yes", "more": [1, null, {"x": 1e5}]}\n\n{"text": "\\u00e9", "label": 2}\n'
+JSON = b'[{"text": "a", "label": "yes"}, {"text": "b", "label": "no"}]'
+CONLL = b"-DOCSTART- O\n\na B-X\nfilm I-X\n\nplot O\n"
+CONLLU = b"# text\n" + b"\t".join(b"1 a a DET DT _ 2 det _ _".split()) + b"\n\n"
+TEXT = "\ufeffone line\r\n\r\nanother é line\n".encode()
+SQUAD = json.dumps(
+    {
+        "data": [
+            {
+                "title": "t",
+                "paragraphs": [
+                    {
+                        "context": "a film",
+                        "qas": [
+                            {"id": "1", "question": "what", "answers": [{"text": "film", "answer_start": 2}]},
+                            {"id": "2", "question": "who", "answers": [], "is_impossible": True},
+                        ],
+                    }
+                ],
+            }
+        ]
+    }
+).encode()
+IDX = b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 4) + bytes(24)
+
+
+def parquet() -> bytes:
+    """Two rows."""
+    import pyarrow as arrow
+    import pyarrow.parquet as files
+
+    stream = io.BytesIO()
+    files.write_table(arrow.table({"text": ["a", "b"], "label": ["yes", None]}), stream, compression="NONE")
+    return stream.getvalue()
+
+
+def picture(kind: str) -> bytes:
+    """A few pixels."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.new("RGB", (5, 4), (200, 30, 10)).save(stream, kind)
+    return stream.getvalue()
+
+
+def pictures() -> bytes:
+    """A zip file of them."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("train/cat/1.png", picture("png"))
+    return stream.getvalue()
+
+
+def packed(content: bytes) -> bytes:
+    """The same in gzip."""
+    return gzip.compress(content, mtime=0)

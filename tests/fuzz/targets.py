@@ -1,0 +1,290 @@
+"""What is fuzzed: each target takes bytes and reads them as a user's file; only a `SlimformerError` may come of it.
+
+Where a file carries a sum over itself, there is a target that makes the sum fit, so that what stands behind is reached.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimformer.errors import SlimformerError
+from tests.fuzz import seeds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+@dataclass(frozen=True)
+class Target:
+    """One way into the code.
+
+    Args:
+        make: Builds the function that takes the bytes; what it needs is imported there.
+        seeds: Whole examples to start from.
+        runs: Inputs to try where time is short.
+    """
+
+    make: Callable[[Path], Callable[[bytes], None]]
+    seeds: Callable[[], Sequence[bytes]]
+    runs: int = 3_000
+
+    def function(self) -> Callable[[bytes], None]:
+        """The function to fuzz, in a folder of its own."""
+        run = self.make(Path(tempfile.mkdtemp(prefix="slimformer-fuzz-")))
+
+        def guarded(data: bytes) -> None:
+            with suppress(SlimformerError):
+                run(data)
+
+        return guarded
+
+
+def _manifest(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.artifact.manifest import Manifest
+
+    return lambda data: _always(Manifest.from_bytes(data))
+
+
+def _signed_manifest(folder: Path) -> Callable[[bytes], None]:
+    from atheris import FuzzedDataProvider
+
+    from slimformer.artifact.card import write_card
+    from slimformer.artifact.manifest import Manifest
+    from tests.artifact.forging import signed
+    from tests.fuzz.mutating import mutated
+
+    contents = [json.loads((seeds.ARTIFACTS / name / "slimformer.json").read_bytes()) for name in ("mask", "ternary")]
+
+    def run(data: bytes) -> None:
+        provider = FuzzedDataProvider(data)
+        content = {**contents[provider.ConsumeIntInRange(0, 1)]}
+        del content["sha256"]
+        changed = mutated(content, provider)
+        if isinstance(changed, dict):
+            write_card(Manifest.from_bytes(signed(changed)))
+
+    return run
+
+
+def _probe(folder: Path) -> Callable[[bytes], None]:
+    from atheris import FuzzedDataProvider
+
+    from slimformer.artifact.probe import Probe
+    from tests.fuzz.mutating import mutated
+
+    content = json.loads((seeds.ARTIFACTS / "mask" / "probe.json").read_bytes())
+
+    def run(data: bytes) -> None:
+        with suppress(SlimformerError):
+            Probe.from_bytes(data, "probe.json")
+        probe = Probe.from_bytes(json.dumps(mutated(content, FuzzedDataProvider(data))).encode(), "probe.json")
+        for given in probe.inputs.values():
+            given.tensor()
+
+    return run
+
+
+def _mask_file(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.artifact.storage.mask_file import MaskFile
+
+    path = folder / "mask.safetensors"
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        mask = MaskFile.read(path)
+        for name in mask.bits:
+            mask.mask(name)
+
+    return run
+
+
+def _signed_mask_file(folder: Path) -> Callable[[bytes], None]:
+    from atheris import FuzzedDataProvider
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    from slimformer.artifact.storage import mask_file
+    from slimformer.artifact.storage.mask_file import MaskFile
+    from tests.fuzz.mutating import mutated
+
+    with safe_open(seeds.ARTIFACTS / "mask" / "mask.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()[mask_file.HEADER])
+        whole = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    path = folder / "mask.safetensors"
+
+    def run(data: bytes) -> None:
+        provider = FuzzedDataProvider(data)
+        text = json.dumps(mutated(header, provider), ensure_ascii=False)
+        tensors = {**whole}
+        for _ in range(provider.ConsumeIntInRange(0, 2)):
+            name = provider.PickValueInList(sorted(tensors))
+            tensor = tensors.pop(name)
+            if provider.ConsumeBool():
+                name = provider.ConsumeUnicodeNoSurrogates(12) or "x"
+            if provider.ConsumeBool():
+                tensor = tensor.float()
+            tensors[name] = tensor.flatten()[: provider.ConsumeIntInRange(0, tensor.numel())].contiguous()
+        metadata = {mask_file.HEADER: text, mask_file.SUM: mask_file._sum(text, tensors)}
+        save_file(tensors, path, metadata=metadata)
+        mask = MaskFile.read(path)
+        for name in mask.bits:
+            mask.mask(name)
+
+    return run
+
+
+def _packed(folder: Path) -> Callable[[bytes], None]:
+    """Codes and scales of a packed checkpoint, and what its config says of them."""
+    from atheris import FuzzedDataProvider
+    from safetensors.torch import load_file, save_file
+
+    from slimformer.artifact.loading import load_model
+    from tests.fuzz.mutating import mutated
+
+    shutil.copytree(seeds.ARTIFACTS / "ternary-small", folder / "model")
+    weights, config = folder / "model" / "model.safetensors", folder / "model" / "config.json"
+    whole, content = load_file(weights), json.loads(config.read_bytes())
+
+    def run(data: bytes) -> None:
+        provider = FuzzedDataProvider(data)
+        tensors = {**whole}
+        for _ in range(provider.ConsumeIntInRange(0, 2)):
+            name = provider.PickValueInList(sorted(tensors))
+            rows = provider.ConsumeIntInRange(0, len(tensors[name]))
+            tensors[name] = (tensors[name][:rows] if provider.ConsumeBool() else tensors[name].float()).contiguous()
+        save_file(tensors, weights, metadata={"format": "pt"})
+        packing: Any = mutated(content["quantization_config"], provider)
+        config.write_text(json.dumps({**content, "quantization_config": packing}))
+        load_model(folder / "model")
+
+    return run
+
+
+def _yaml(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.methods.finetune.config import FinetuneConfig
+
+    path = folder / "run.yaml"
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        FinetuneConfig.read(path, {})
+
+    return run
+
+
+def _table(reader: str, *endings: str) -> Callable[[Path], Callable[[bytes], None]]:
+    """A reader of labelled data; the first byte chooses the ending."""
+
+    def make(folder: Path) -> Callable[[bytes], None]:
+        from slimformer.tasks.readers import read
+
+        def run(data: bytes) -> None:
+            path = folder / f"train.{endings[data[0] % len(endings) if data else 0]}"
+            path.write_bytes(data[1:])
+            read(path, reader, "train")  # type: ignore[arg-type]
+
+        return run
+
+    return make
+
+
+def _image(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.tasks.readers.images import ImageFile
+
+    path = folder / "picture.png"
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        image = ImageFile(str(path))
+        with suppress(SlimformerError):
+            image.check()
+        image.open()
+
+    return run
+
+
+def _zip(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.tasks.readers import images
+
+    path = folder / "pictures.zip"
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        images._opened_zip.cache_clear()
+        for split in images.split_folders(path):
+            images.read_image_folder(path, split)
+
+    return run
+
+
+def _corpus(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.corpus import open_corpus
+    from slimformer.corpus.opening import ENDINGS
+
+    def run(data: bytes) -> None:
+        path = folder / f"text{ENDINGS[data[0] % len(ENDINGS) if data else 0]}"
+        path.write_bytes(data[1:])
+        for _ in open_corpus(path, segment=64).documents():
+            pass
+
+    return run
+
+
+def _requests(folder: Path) -> Callable[[bytes], None]:
+    from slimformer.inference.requests import open_requests
+
+    endings = ("txt", "jsonl", "csv", "tsv", "txt.gz")
+
+    def run(data: bytes) -> None:
+        path = folder / f"asked.{endings[data[0] % len(endings) if data else 0]}"
+        path.write_bytes(data[1:])
+        with open_requests(path) as requests:
+            for _ in requests:
+                pass
+
+    return run
+
+
+def _always(value: object) -> None:
+    assert value is not None
+
+
+def _each(*contents: bytes) -> Callable[[], list[bytes]]:
+    """Seeds whose first byte chooses the ending."""
+    return lambda: [bytes([number]) + content for number, content in enumerate(contents)]
+
+
+def _files(*names: str) -> Callable[[], list[bytes]]:
+    return lambda: [(seeds.ARTIFACTS / name).read_bytes() for name in names]
+
+
+_NOISE: Callable[[], list[bytes]] = lambda: [bytes(range(start, start + 64)) for start in range(0, 192, 16)]  # noqa: E731
+
+TARGETS = {
+    "manifest": Target(_manifest, _files("mask/slimformer.json", "ternary/slimformer.json")),
+    "signed-manifest": Target(_signed_manifest, _NOISE),
+    "probe": Target(_probe, _NOISE, 1_000),
+    "mask-file": Target(_mask_file, _files("mask/mask.safetensors"), 2_000),
+    "signed-mask-file": Target(_signed_mask_file, _NOISE, 2_000),
+    "packed": Target(_packed, _NOISE, 100),
+    "yaml": Target(_yaml, lambda: [seeds.YAML]),
+    "csv": Target(_table("csv", "csv", "csv.gz"), lambda: _each(seeds.CSV, seeds.packed(seeds.CSV))()),
+    "tsv": Target(_table("tsv", "tsv"), _each(seeds.TSV)),
+    "jsonl": Target(_table("jsonl", "jsonl"), lambda: [*_each(seeds.JSONL)(), *_each(seeds.JSON)()]),
+    "conll": Target(_table("conll", "conll"), _each(seeds.CONLL)),
+    "conllu": Target(_table("conllu", "conllu"), _each(seeds.CONLLU)),
+    "squad": Target(_table("squad", "json"), _each(seeds.SQUAD)),
+    "parquet": Target(_table("parquet", "parquet"), lambda: _each(seeds.parquet())(), 1_000),
+    "image": Target(_image, lambda: [seeds.picture(kind) for kind in ("png", "jpeg", "bmp", "gif", "webp", "ppm")]),
+    "zip": Target(_zip, lambda: [seeds.pictures()]),
+    "corpus": Target(_corpus, lambda: _each(*[seeds.TEXT] * 4, *[seeds.JSONL] * 3, seeds.CSV, seeds.TSV)(), 1_000),
+    "requests": Target(
+        _requests, lambda: _each(seeds.TEXT, seeds.JSONL, seeds.CSV, seeds.TSV, seeds.packed(seeds.TEXT))()
+    ),
+}
