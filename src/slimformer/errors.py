@@ -57,6 +57,11 @@ def _spelled(match: re.Match[str]) -> str:
 class SlimformerError(Exception):
     """Base of all errors a user can cause and mend."""
 
+    @property
+    def reason(self) -> str:
+        """What happened and the value seen, without what to do next."""
+        return str(self).partition("; ")[0]
+
     def __str__(self) -> str:
         return presentable(super().__str__())
 
@@ -99,11 +104,6 @@ class DataError(SlimformerError):
 
 class ArtifactError(SlimformerError):
     """An artifact cannot be written, or is not what was saved."""
-
-    @property
-    def reason(self) -> str:
-        """What happened and the value seen, without what to do next."""
-        return str(self).partition("; ")[0]
 
 
 class ConfigError(SlimformerError):

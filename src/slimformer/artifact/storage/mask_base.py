@@ -123,7 +123,7 @@ def check_base(file: MaskFile, folder: Path, base: str | Path, fingerprint: str,
                 f"the fingerprint of its weights is {fingerprint[:12]}… and was {record.fingerprint[:12]}…"
             )
         return
-    architecture = models.stored_class(models.load_config(folder))
+    architecture = models.stored_class(models.load_config(folder), str(folder))
     asked = (_state(base), architecture.__name__, *sorted(file.whole), record.identity.model_dump_json(), cast)
     if asked not in _accepted:
         names = [name for name in model_names(architecture, folder, base) if name not in file.whole]

@@ -107,7 +107,7 @@ def _load(base: str | Path) -> PreTrainedModel:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        model = models.load_model(base, models.stored_class(models.load_config(base)))
+        model: PreTrainedModel = models.load_model(base, models.stored_class(models.load_config(base), str(base)))
     return model.eval()
 
 

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from slimformer.artifact.staging import hidden_folder, sync, try_place
@@ -16,6 +15,7 @@ from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from torch import Tensor, nn
 
