@@ -59,11 +59,7 @@ def hidden_folder(target: Path) -> Iterator[Path]:
 
     What killed processes left of such folders goes first.
     """
-    for path in _leftovers(target, "tmp"):
-        handle = lock(path)  # a save that is running holds a lock on its own
-        if handle is not None:
-            remove_own(path)
-            os.close(handle)
+    remove_leftovers(target)
     place = target.with_name(_hidden_name(target))
     handle = None
     try:
@@ -77,6 +73,15 @@ def hidden_folder(target: Path) -> Iterator[Path]:
         # After an overwrite the former artifact lies here.
         remove_own(place)
         if handle is not None:
+            os.close(handle)
+
+
+def remove_leftovers(target: Path) -> None:
+    """Remove the hidden folders of killed processes beside `target`; one that is at work holds a lock on its own."""
+    for path in _leftovers(target, "tmp"):
+        handle = lock(path)
+        if handle is not None:
+            remove_own(path)
             os.close(handle)
 
 

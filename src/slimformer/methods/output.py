@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_replaceable
-from slimformer.artifact.staging import try_place
+from slimformer.artifact.staging import remove_leftovers, try_place
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
@@ -111,6 +111,7 @@ class OutputDirectory:
             return None
         if is_main():
             self.training.clear()
+            remove_leftovers(self.path)
         return loaded
 
 
