@@ -17,6 +17,7 @@ import torch
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
+from slimformer.artifact.storage.handler import storage_of
 from slimformer.inference.door import open_model
 from slimformer.tasks.kinds import input_axes
 
@@ -198,7 +199,6 @@ def _sides(size: Any) -> tuple[int, int]:
 
 def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:
     folder = Path(models.resolve(model))
-    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
-    if files:
-        return sum(file.stat().st_size for file in files)
+    if folder.is_dir():
+        return sum(file.stat().st_size for file in storage_of(folder).tensor_files(folder))
     return sum(parameter.numel() * parameter.element_size() for parameter in loaded.parameters())
