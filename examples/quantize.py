@@ -24,9 +24,9 @@ def main() -> None:
         write_data(data, WORDS)
         tuned = finetune(model="minilm", data=data, out=floats, max_steps=25, lr=1e-4, **SETTINGS)
         small = quantize(model=floats, data=data, out=ternary, max_steps=40, store="small", **SETTINGS)
-        for name, result in (("float", tuned), ("ternary", small)):
-            size = (Path(scratch) / name / "model.safetensors").stat().st_size
-            print(f"{name}: accuracy {result.metrics['accuracy']:.3f} on dev, {size / 2**20:.1f} MiB")
+        for file, result in ((floats / "model.safetensors", tuned), (ternary / "packed.safetensors", small)):
+            size = file.stat().st_size
+            print(f"{file.parent.name}: accuracy {result.metrics['accuracy']:.3f} on dev, {size / 2**20:.1f} MiB")
         print(pipeline("text-classification", str(ternary))(["a charming film", "that awful evening"]))
 
 

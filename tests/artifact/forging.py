@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def resum(folder: Path) -> None:
-    """Rewrite `slimformer.json` so that it lists the files as they are now, fingerprint included."""
+def resum(folder: Path, **model: Any) -> None:
+    """Rewrite `slimformer.json` so that it lists the files as they are now, fingerprint included unless it is given."""
     content = json.loads((folder / "slimformer.json").read_bytes())
     del content["sha256"]
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     content["files"] = {name: sum_file(folder / name) for name in names if name != "slimformer.json"}
-    content["model"]["fingerprint"] = fingerprint(folder)
+    content["model"]["fingerprint"] = model.get("fingerprint") or fingerprint(folder)
     (folder / "slimformer.json").write_bytes(Manifest.model_validate(content).to_bytes())
 
 

@@ -28,6 +28,8 @@ SAMPLES = 256
 MAX_ELEMENTS = 1 << 24
 #: Inputs beyond this many values are not written out; give a smaller batch.
 MAX_GIVEN = 1 << 16
+#: Tokens a row may have; attention takes memory by their square.
+MAX_LENGTH = 1 << 10
 ROWS, CHOICES, LENGTH, PADDING = 2, 3, 12, 4
 
 
@@ -43,6 +45,8 @@ class ProbeInput(Record):
         elements = math.prod(self.shape)
         if min(self.shape, default=1) < 1 or elements > MAX_ELEMENTS:
             raise ValueError(f"shape {self.shape} is out of range")
+        if self.dtype != "float32" and (elements > MAX_GIVEN or self.shape[-1:] > [MAX_LENGTH]):
+            raise ValueError(f"shape {self.shape} has rows of more than {MAX_LENGTH:,} tokens, or too many of them")
         if self.values is not None and len(self.values) != elements:
             raise ValueError(f"{len(self.values)} values do not fill shape {self.shape}")
         if any(abs(value) >= 2**63 for value in self.values or ()):

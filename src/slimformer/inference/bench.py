@@ -16,6 +16,7 @@ import torch
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.storage.handler import storage_of
 from slimformer.config import check_threads
 from slimformer.errors import ConfigError, UsageError
 from slimformer.inference.door import open_model
@@ -213,7 +214,6 @@ def _sides(size: Any) -> tuple[int, int]:
 
 def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:
     folder = Path(models.resolve(model))
-    files = [*folder.glob("*.safetensors")] if folder.is_dir() else []
-    if files:
-        return sum(file.stat().st_size for file in files)
+    if folder.is_dir():
+        return sum(file.stat().st_size for file in storage_of(folder).tensor_files(folder))
     return sum(parameter.numel() * parameter.element_size() for parameter in loaded.parameters())

@@ -63,10 +63,24 @@ def use_attention(model: nn.Module, name: str = NAME) -> str | None:
 
 def set_operand_rounding(block: Block, rounding: Any) -> None:
     """Round the operands of a block's attention from now on; None to leave them alone again."""
+    hooks = block.attention._forward_pre_hooks
+    for key in [key for key, hook in hooks.items() if hook is _refuse_others]:
+        del hooks[key]
     if rounding is None:
         block.attention.__dict__.pop(_ROUNDING, None)
     else:
         block.attention.__dict__[_ROUNDING] = rounding
+        block.attention.register_forward_pre_hook(_refuse_others)
+
+
+def _refuse_others(module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Refuse to attend by another implementation, which would leave the operands in float unnoticed."""
+    config: Any = module.config
+    if config._attn_implementation != NAME:
+        raise ViewError(
+            f"attention was set to `{config._attn_implementation}`, which does not round, and that of this model is "
+            f'rounded; call `set_attn_implementation("{NAME}")` to go back'
+        )
 
 
 @contextmanager

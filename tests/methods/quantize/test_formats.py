@@ -92,7 +92,7 @@ def test_three_bits_from_training_to_reloading(tuned, data, tmp_path):
     assert slimformer.artifact.read_manifest(folder).steps[-1].config["weights"] == "int3"
     packed = packed_weights(result.model)
     assert {weight.layout.name for weight in packed.values()} == {"int3"}
-    stored = load_file(folder / "model.safetensors")
+    stored = load_file(folder / "packed.safetensors")
     for name, weight in packed.items():
         rows, columns = result.model.get_parameter(name).shape
         assert stored[f"{name}.int3"].shape == (rows, 3 * -(-columns // 8))
@@ -145,7 +145,7 @@ def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path,
     assert QuantizeConfig(weights="toy").weights == "toy"
     folder = tmp_path / "out"
     result = quantize(model=tuned, data=data, out=folder, weights="toy", store=store, **SETTINGS)
-    stored = load_file(folder / "model.safetensors")
+    stored = load_file(folder / "packed.safetensors")
     assert stored[f"{NAME}.{layout}"].shape[-1] == size  # of 32 codes
     assert slimformer.artifact.read_manifest(folder).model.packed == [layout]
     assert_reloads_to_the_bit(result, folder, tmp_path)

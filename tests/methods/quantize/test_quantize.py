@@ -80,7 +80,7 @@ def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(
     assert loaded.manifest.metrics == {"classification/dev": result.metrics}
     assert [step.method for step in loaded.manifest.steps] == ["finetune", "quantize"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
-    assert not any("slimformer" in name for name in load_file(tmp_path / "out" / "model.safetensors"))
+    assert not any("slimformer" in name for name in load_file(tmp_path / "out" / "packed.safetensors"))
 
 
 def test_the_model_goes_by_codes_and_small_floats(tuned, data):
@@ -221,7 +221,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path
         run(tuned, data, tmp_path / "stopped", **settings)
     run(tuned, data, tmp_path / "stopped", resume=True, **settings)
     assert len(asked) == 6 + 5  # steps 4 and 5 were lost, 4 to 8 came again
-    whole, stopped = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "stopped"))
+    whole, stopped = (load_file(tmp_path / name / "packed.safetensors") for name in ("whole", "stopped"))
     assert all(torch.equal(weight, stopped[name]) for name, weight in whole.items())
 
 
