@@ -150,9 +150,8 @@ def test_masked_weights_stay_within_the_limit(shelf):
             bank.use(kind)
         sizes[limit] = bank.memory()["weights"]
     assert [*sizes.values()] == [0, 0, block, 2 * block + pooler, 3 * block + 2 * pooler]
-    kept = bank.use("regression")
-    bank.use("tagging")
-    assert bank.use("regression") is kept
+    kept, _, again = (bank.use(kind).bert.encoder.layer[1] for kind in ("regression", "tagging", "regression"))
+    assert again.output.dense.weight.data_ptr() == kept.output.dense.weight.data_ptr()
 
 
 def test_weights_kept_ready_serve_mixed_batches(shelf):
@@ -238,6 +237,39 @@ def test_a_harmed_mask_is_refused(shelf, bank, tmp_path):
 def test_questions_that_make_no_sense(bank, question):
     with pytest.raises(DataError, match=r"a request for classification reads .*; give a text, a pair of texts, or"):
         bank.predict({"classification": [question]})
+
+
+@pytest.mark.parametrize("limit", [0, 10**9], ids=["on the fly", "kept"])
+def test_a_model_of_the_bank_is_saved_with_its_masked_weights(limit, shelf, tmp_path):
+    bank = MaskBank(shelf / "base", memory_limit=limit)
+    bank.add("one", shelf / "classification")
+    bank.use("one").save_pretrained(tmp_path / "saved")
+    masked = slimformer.load(shelf / "classification").model.state_dict()
+    saved = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").state_dict()
+    assert saved.keys() == masked.keys()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in masked.items())
+    assert all(torch.equal(tensor, masked[name]) for name, tensor in bank.use("one").state_dict().items())
+
+
+@pytest.mark.parametrize("limit", [0, 10**9], ids=["on the fly", "kept"])
+def test_a_model_of_the_bank_is_cast_alone(limit, shelf):
+    bank = MaskBank(shelf / "base", memory_limit=limit)
+    for name in ("classification", "regression"):
+        bank.add(name, shelf / name)
+    asked = {"classification": TEXTS, "regression": TEXTS}
+    before, memory = bank.logits(asked), bank.memory()["base"]
+    batch = corpus.tokenizer()(TEXTS, padding=True, return_tensors="pt")
+    plain = bank.use("classification")
+    with torch.no_grad():
+        whole = plain(**batch).logits
+        cast = bank.use("classification").to(torch.bfloat16)
+        torch.testing.assert_close(cast(**batch).logits.float(), whole, rtol=0.1, atol=0.05)
+        assert torch.equal(plain(**batch).logits, whole)
+    assert cast.dtype == torch.bfloat16
+    assert bank.use("classification").dtype == plain.dtype == torch.float32
+    assert bank.memory()["base"] == memory
+    after = bank.logits(asked)
+    assert all(np.array_equal(after[name], before[name]) for name in asked)
 
 
 def test_one_text_instead_of_a_list(bank):

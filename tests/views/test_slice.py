@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ from transformers import GPT2Config, GPT2Model
 
 from slimformer import Anatomy
 from slimformer.errors import ViewError
-from slimformer.views import SliceView, Width, attach, bake, slice_neurons
+from slimformer.views import SliceView, Width, attach, bake, carried, enable_checkpointing, slice_neurons
+from tests import zoo
 
 
 def close(actual, expected):
@@ -175,3 +178,55 @@ def test_columns_of_the_slice_cost_no_arithmetic():
     full = flops()
     with width.at(32):
         assert flops() * 4 == full
+
+
+def test_a_function_carried_into_other_threads_has_the_widths_of_its_block():
+    linear = nn.Linear(4, 8)
+    width = Width(8)
+    attach(linear, SliceView(width))
+    x = torch.randn(3, 4)
+    with ThreadPoolExecutor(4) as pool:
+        with width.at(3):
+            inside = list(pool.map(carried(linear), [x] * 4))
+        outside = list(pool.map(linear, [x] * 4))
+    assert {y.shape[-1] for y in inside} == {3}
+    assert {y.shape[-1] for y in outside} == {8}
+
+
+def test_a_copy_has_the_widths_in_force_and_goes_its_own_way():
+    linear = nn.Linear(4, 8)
+    width = Width(8, 6)
+    attach(linear, SliceView(width))
+    with width.at(3):
+        copied = copy.deepcopy(linear)
+        assert copied.weight.shape[0] == 3
+        with width.at(2):
+            assert copied.weight.shape[0] == 3
+    assert (copied.weight.shape[0], linear.weight.shape[0]) == (3, 6)
+
+
+@pytest.mark.parametrize("enclosing", [True, False], ids=["backward inside the block", "backward after it"])
+def test_recomputed_activations_have_the_widths_of_the_forward(enclosing):
+    """Gradients with checkpointing are those without, wherever the backward runs."""
+    gradients = []
+    for checkpointing in (False, True):
+        model = zoo.build("bert").train()
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        width = slice_neurons(Anatomy.of(model).blocks[1])
+        if checkpointing:
+            enable_checkpointing(model)
+        with width.at(10):
+            loss = model(**zoo.inputs_for("bert")).last_hidden_state.square().mean()
+            if enclosing:
+                loss.backward()
+        if not enclosing:
+            thread = threading.Thread(target=loss.backward)  # as on a GPU, where it is never the forward's thread
+            thread.start()
+            thread.join()
+        gradients.append({name: each.grad for name, each in model.named_parameters() if each.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    assert any(name.startswith("encoder.layer.1.intermediate") for name in gradients[0])
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient)

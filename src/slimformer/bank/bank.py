@@ -13,7 +13,7 @@ from slimformer.artifact.merging import merge
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.prediction import predict
-from slimformer.bank.sharing import SharedBase
+from slimformer.bank.sharing import SharedBase, apart
 from slimformer.bank.tasks import BankTask
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
@@ -37,8 +37,9 @@ class MaskBank:
     those used longest ago when there is no more room.
 
     The bank may be used from several threads: `add` and `remove` take effect between two lookups, and a call that has
-    its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the tensors
-    of the base, so it is for inference only; weights are never changed in place.
+    its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the memory of
+    the base, so it is for inference only, and its weights must not be changed in place. It may be cast, moved and
+    saved: the base stays as it is, and what is saved are the masked weights.
 
     Args:
         base: The base: an alias, a folder or a Hub name; by default that of the first mask added.
@@ -113,7 +114,9 @@ class MaskBank:
                 self._ready[name] = model
                 self._ready.move_to_end(name)
                 self._evict()
-        return model
+        # Another one for each caller, who may cast or move it.
+        own: PreTrainedModel = apart(model)
+        return own
 
     def predict(self, requests: Mapping[str, Sequence[Any]], batch_size: int = 32) -> dict[str, list[Any]]:
         """Answer questions to several tasks at once, mixed in batches.

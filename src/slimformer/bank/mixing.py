@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimformer.anatomy.matrix import is_conv1d
-from slimformer.bank.sharing import clone, scratch
+from slimformer.bank.sharing import scratch
+from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from slimformer.views.snapshot import clone
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -64,21 +66,15 @@ class SharedBase:
         return built
 
 
-def clone(module: nn.Module, replaced: Mapping[str, nn.Module] | None = None, path: str = "") -> Any:
-    """A copy of a module tree that shares every tensor; modules named in `replaced` are put in place of the old ones.
-
-    What is done to the modules of the copy does not show in the original.
-    """
-    if replaced and path in replaced:
-        return replaced[path]
-    copied = module.__class__.__new__(module.__class__)
-    copied.__dict__ = dict(module.__dict__)
-    copied._parameters = dict(module._parameters)
-    copied._buffers = dict(module._buffers)
-    copied._modules = {
-        name: None if child is None else clone(child, replaced, f"{path}.{name}" if path else name)
-        for name, child in module._modules.items()
-    }
+def apart(model: nn.Module) -> Any:
+    """A copy that shares the memory of every tensor and has parameters of its own: casting it casts no other model."""
+    copied: nn.Module = clone(model)
+    parameters: dict[int, nn.Parameter] = {}
+    for module in copied.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                own = parameters.setdefault(id(parameter), nn.Parameter(parameter.data, requires_grad=False))
+                module._parameters[name] = own
     return copied
 
 
@@ -107,7 +103,8 @@ _classes: dict[Any, type[nn.Module]] = {}
 def showing(module: nn.Module, shown: Shown) -> nn.Module:
     """A copy of a layer that shares its tensors and computes with what `shown` makes of its weight.
 
-    Its forward is the layer's own, so it computes what the layer with that weight would.
+    Its forward is the layer's own, so it computes what the layer with that weight would; and that weight is what it
+    puts into a state dict.
     """
     copied: nn.Module = clone(module)
     copied.__dict__[_SHOWN] = shown
@@ -147,4 +144,9 @@ def _make_class(kind: type[nn.Module]) -> type[nn.Module]:
         finally:
             _thread.running = None
 
-    return type(f"Showing{kind.__name__}", (kind,), {"weight": property(weight), "forward": forward})
+    def save(self: Any, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        kind._save_to_state_dict(self, destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = self.weight.detach()
+
+    own = {"weight": property(weight), "forward": forward, "_save_to_state_dict": save}
+    return type(f"Showing{kind.__name__}", (kind,), own)

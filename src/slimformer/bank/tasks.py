@@ -15,9 +15,10 @@ from slimformer.artifact.loading import architecture_of, checked_manifest, load_
 from slimformer.artifact.storage.mask import check_shapes, narrow
 from slimformer.artifact.storage.mask_base import base_processor, find_base, full_size
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.bank.sharing import SharedBase, clone, put, showing
+from slimformer.bank.sharing import SharedBase, put, showing
 from slimformer.errors import ArtifactError
 from slimformer.inference.codec import TaskCodec
+from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
     from pathlib import Path

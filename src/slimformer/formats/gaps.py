@@ -89,7 +89,7 @@ def _gaps(flags: NDArray[np.bool_]) -> bytes:
 def _places(gaps: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
     marks = gaps != SKIP
     # A skip moves on by 255, a gap by itself and the bit it ends at.
-    places = np.cumsum(gaps.astype(np.int64) + marks)[marks] - 1
+    places: NDArray[np.int64] = np.cumsum(gaps.astype(np.int64) + marks)[marks] - 1
     if (places.size and places[-1] >= count) or (gaps.size and gaps[-1] == SKIP):
         raise FormatError(f"the gaps lead beyond the last of {count:,} bits")
     return places

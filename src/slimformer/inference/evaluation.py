@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch.nn.utils import parametrize
-
 from slimformer import models
 from slimformer.anatomy import family_of
 from slimformer.config import check_count
@@ -16,6 +14,7 @@ from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks import get_task
 from slimformer.tasks.columns import label_names
 from slimformer.tasks.options import load_data
+from slimformer.views.snapshot import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,14 +116,9 @@ def evaluate(
 
 def predict(model: nn.Module, data: TaskData, features: Features, processor: Any, batch_size: int = 32) -> Any:
     """A model's outputs for every item in order: an array, or a tuple of arrays."""
-    was_training = model.training
-    model.eval()
-    try:
-        # Weights seen through views are the same for every batch, so they are computed once.
-        with parametrize.cached():
-            outputs = run(features, data.kind.collator(processor), TorchRunner(model, data.kind), batch_size)
-    finally:
-        model.train(was_training)
+    # A copy that shares the tensors: the model may be asked by other threads, or be in training, meanwhile.
+    runner = TorchRunner(snapshot(model), data.kind)
+    outputs = run(features, data.kind.collator(processor), runner, batch_size)
     arrays = tuple(outputs.values())
     return arrays if len(arrays) > 1 else arrays[0]
 

@@ -16,6 +16,7 @@ from slimformer.errors import ConfigError
 from slimformer.objectives.balance import EVERY, Progress, rebalance
 from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
+from slimformer.views.slice import enable_checkpointing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,9 +83,9 @@ class RecordedStudent(nn.Module):
                     results[variant][str(index)] = term.derive(activations, inputs, self.maps[str(index)])
         return results
 
-    def gradient_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
         """Let the trainer switch it on as on the model itself."""
-        cast("Any", self.model).gradient_checkpointing_enable(*args, **kwargs)
+        enable_checkpointing(self.model, **(gradient_checkpointing_kwargs or {}))
 
 
 class Recorders:

@@ -230,6 +230,8 @@ def _order(label: str) -> tuple[int, float, str]:
     if label == "O":
         return (0, 0.0, label)
     try:
-        return (1, float(label), label)
+        value = float(label)
     except ValueError:
         return (2, 0.0, label)
+    # Neither less nor more than any other, it would leave the order to chance: a word like others.
+    return (2, 0.0, label) if math.isnan(value) else (1, value, label)

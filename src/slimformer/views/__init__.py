@@ -12,7 +12,8 @@ from slimformer.views.rounding import (
     unround_activations,
     unrounded,
 )
-from slimformer.views.slice import SliceView, Width
+from slimformer.views.slice import SliceView, Width, carried, checkpoint_contexts, enable_checkpointing
+from slimformer.views.snapshot import snapshot
 from slimformer.views.stack import Attached, attach, attached, bake, strip
 from slimformer.views.view import View
 
@@ -29,7 +30,10 @@ __all__ = [
     "attached",
     "bake",
     "binarize",
+    "carried",
+    "checkpoint_contexts",
     "describe",
+    "enable_checkpointing",
     "magnitude_scores",
     "quantize_activation",
     "quantize_weight",
@@ -39,6 +43,7 @@ __all__ = [
     "rounding_of",
     "slice_heads",
     "slice_neurons",
+    "snapshot",
     "strip",
     "uniform_scores",
     "unround_activations",

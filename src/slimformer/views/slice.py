@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,18 +15,23 @@ from slimformer.errors import ViewError
 from slimformer.views.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 #: Widths in force in the current thread or task, above what the instances hold.
-_here: ContextVar[Mapping[int, int]] = ContextVar("slimformer_widths", default={})  # noqa: B039
+_here: ContextVar[Mapping[Width, int]] = ContextVar("slimformer_widths", default={})  # noqa: B039
 
 
 class Width(nn.Module):
     """How many of `full` units (neurons, heads) are in use; shared by the slices that must agree.
 
     The number is state of this instance. `at` changes it for the current thread only, so that one model
-    can serve several widths at once.
+    can serve several widths at once. What runs elsewhere or later on behalf of a `with` block takes its
+    widths along: a function for another thread by `carried`, a recomputation by `checkpoint_contexts`, a
+    copy of the model by itself.
     """
 
     def __init__(self, full: int, value: int | None = None) -> None:
@@ -37,7 +43,7 @@ class Width(nn.Module):
     @property
     def value(self) -> int:
         """The number of units in use here and now."""
-        return _here.get().get(id(self), self._value)
+        return _here.get().get(self, self._value)
 
     def set(self, value: int) -> None:
         """Change the number for all threads."""
@@ -46,11 +52,13 @@ class Width(nn.Module):
     @contextmanager
     def at(self, value: int) -> Iterator[Width]:
         """Change the number for the current thread inside a `with` block."""
-        token = _here.set({**_here.get(), id(self): self._checked(value)})
-        try:
+        with _widths({**_here.get(), self: self._checked(value)}):
             yield self
-        finally:
-            _here.reset(token)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Width:
+        """A copy holds the number in force where it is made, and goes its own way from then on."""
+        copied = memo[id(self)] = Width(self.full, self.value)
+        return copied.train(self.training)
 
     def get_extra_state(self) -> Tensor:
         """Put the number into state dicts."""
@@ -68,6 +76,46 @@ class Width(nn.Module):
         if not 1 <= value <= self.full:
             raise ViewError(f"width {value} is impossible; choose from 1 to {self.full}")
         return value
+
+
+def carried(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A function that runs with the widths of this moment, in whatever thread it is called.
+
+    Example:
+        >>> with width.at(3), ThreadPoolExecutor() as pool:
+        ...     pool.map(carried(model), batches)
+    """
+    widths = _here.get()
+
+    @wraps(function)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with _widths(widths):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def checkpoint_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The `context_fn` of `torch.utils.checkpoint`: what is recomputed has the widths of the first computation.
+
+    The backward pass may run after a `with` block has ended, and on a GPU it runs in another thread.
+    """
+    return nullcontext(), _widths(_here.get())
+
+
+def enable_checkpointing(model: Any, **settings: Any) -> None:
+    """Let a model of Transformers recompute activations in the backward pass, at the widths of the forward pass."""
+    settings = {**settings, "use_reentrant": False, "context_fn": checkpoint_contexts}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+
+
+@contextmanager
+def _widths(widths: Mapping[Width, int]) -> Iterator[None]:
+    token = _here.set(widths)
+    try:
+        yield
+    finally:
+        _here.reset(token)
 
 
 class SliceView(View):

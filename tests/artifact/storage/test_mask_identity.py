@@ -62,7 +62,7 @@ def known(request, tmp_path_factory):
 
 def recognised(known, folder, *, cast=False):
     _, _, identity, model = known
-    identity.check(folder, model.state_dict(), type(model), cast=cast)
+    identity.check(folder, model.state_dict(), type(model), allow_cast=cast)
     return True
 
 
@@ -182,7 +182,7 @@ def test_weights_that_were_stored_in_16_bits_may_be_stored_in_32(tmp_path):
     model.save_pretrained(tmp_path / "half")
     identity = BaseIdentity.of(tmp_path / "half", model.state_dict(), type(model))
     model.float().save_pretrained(tmp_path / "single")
-    identity.check(tmp_path / "single", model.state_dict(), type(model), cast=False)
+    identity.check(tmp_path / "single", model.state_dict(), type(model), allow_cast=False)
 
 
 def test_the_identity_is_a_small_part_of_the_file(shelf):

@@ -88,7 +88,8 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
     Raises:
         ArtifactError: If it is not there, or if what is there is another one.
     """
-    record, wrong = file.base, None
+    record = file.base
+    wrong: tuple[str | Path, str] | None = None
     recorded: list[str | Path] = [record.source, folder.resolve().parent / record.name]
     for place in recorded if given is None else [given]:
         try:
@@ -100,14 +101,14 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
         try:
             check_base(file, folder, place, fingerprint, cast=cast)
         except (CheckpointError, ArtifactError) as error:
-            wrong = wrong or (place, error)
+            wrong = wrong or (place, str(error).partition("; ")[0])
             continue
         return str(place)
     if wrong is not None:
         raise ArtifactError(
-            f"`{wrong[0]}` is not the base of the mask in `{folder}`: {wrong[1].reason}; give the base `{record.name}` "
-            "as it was with `--base`"
-        ) from wrong[1]
+            f"`{wrong[0]}` is not the base of the mask in `{folder}`: {wrong[1]}; "
+            f"give the base `{record.name}` as it was with `--base`"
+        )
     raise ArtifactError(
         f"the base `{record.name}` of the mask in `{folder}` is not at `{given or record.source}`; "
         "give its folder with `--base`"
@@ -127,7 +128,7 @@ def check_base(file: MaskFile, folder: Path, base: str | Path, fingerprint: str,
     asked = (_state(base), architecture.__name__, *sorted(file.whole), record.identity.model_dump_json(), cast)
     if asked not in _accepted:
         names = [name for name in model_names(architecture, folder, base) if name not in file.whole]
-        record.identity.check(base, names, architecture, cast=cast)
+        record.identity.check(base, names, architecture, allow_cast=cast)
         _accepted.add(asked)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pydantic import Field
 
@@ -67,39 +67,47 @@ class BaseIdentity(Record):
             architecture: The class of the mask's model.
         """
         model = _load(base)
-        inputs, taken = batch_for(model.base_model), list(names)
-        traits = {cast: _traits(_rounded(model, cast), taken, architecture, inputs) for cast in CASTS}
+        inputs, taken = batch_for(cast("PreTrainedModel", model.base_model)), list(names)
+        traits = {precision: _traits(_rounded(model, precision), taken, architecture, inputs) for precision in CASTS}
         return cls(inputs=inputs, traits=traits)
 
-    def check(self, base: str | Path, names: Iterable[str], architecture: type[PreTrainedModel], *, cast: bool) -> None:
+    def check(
+        self, base: str | Path, names: Iterable[str], architecture: type[PreTrainedModel], *, allow_cast: bool
+    ) -> None:
         """Raise with the reason, a clause about the base, where it is another one.
 
         Args:
             base: What is to be the base.
             names: What the mask's model calls the tensors it takes.
             architecture: The class of the mask's model.
-            cast: Whether weights that were cast will do.
+            allow_cast: Whether weights that were cast will do.
         """
         now = _traits(_load(base), list(names), architecture, self.inputs)
         precision = next((name for name, traits in self.traits.items() if traits.tensors == now.tensors), None)
         if precision is None:
             recorded = self.traits["float32"].tensors
             raise ArtifactError(f"the fingerprint of its weights is {now.tensors[:12]}… and was {recorded[:12]}…")
-        if precision != "float32" and not cast:
+        if precision != "float32" and not allow_cast:
             raise ArtifactError(
-                f"its weights are cast to {precision}, which changes answers a little; allow that with `--cast-base` "
-                "(`cast_base=True`) if you want it"
+                f"its weights are cast to {precision}, which changes answers a little and has to be allowed with "
+                "`--cast-base` (`cast_base=True`)"
             )
-        for name, (relative, absolute) in TOLERANCES.items():
-            try:
-                expected = {name: self.traits[precision].outputs[name]}
-                difference(expected, now.outputs, relative=relative, absolute=absolute)
-            except (ArtifactError, KeyError) as error:
-                reason = error.reason if isinstance(error, ArtifactError) else f"output `{name}` was not recorded"
-                raise ArtifactError(
-                    f"it has the right weights and computes something else with them: {reason}; its config.json may "
-                    "have another activation, epsilon or number of heads"
-                ) from error
+        _check_answers(self.traits[precision].outputs, now.outputs)
+
+
+def _check_answers(recorded: Mapping[str, ProbeOutput], now: Mapping[str, ProbeOutput]) -> None:
+    if recorded.keys() != TOLERANCES.keys():
+        raise ArtifactError(
+            f"the mask does not say what it answered to {', '.join(TOLERANCES.keys() - recorded.keys())}"
+        )
+    for name, (relative, absolute) in TOLERANCES.items():
+        try:
+            difference({name: recorded[name]}, now, relative=relative, absolute=absolute)
+        except ArtifactError as error:
+            raise ArtifactError(
+                f"it has the right weights and computes something else with them, as with another activation, epsilon "
+                f"or number of heads in config.json: {error.reason}"
+            ) from error
 
 
 def _load(base: str | Path) -> PreTrainedModel:
@@ -107,8 +115,9 @@ def _load(base: str | Path) -> PreTrainedModel:
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        model: PreTrainedModel = models.load_model(base, models.stored_class(models.load_config(base), str(base)))
-    return model.eval()
+        model = models.load_model(base, models.stored_class(models.load_config(base), str(base)))
+    model.eval()
+    return model
 
 
 def _rounded(model: PreTrainedModel, precision: Cast) -> PreTrainedModel:
