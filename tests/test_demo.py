@@ -9,6 +9,8 @@ import pytest
 from slimformer.artifact import verify
 from slimformer.demo import DEV_BELOW, SETTINGS, Demo, read_reviews, run_demo, write_reviews
 from slimformer.errors import DataError, SlimformerError
+from slimformer.inference.evaluation import evaluate_on_task
+from slimformer.tasks.options import TaskOptions
 from tests import runs
 
 
@@ -82,7 +84,12 @@ def test_rows_report_and_artifacts(tmp_path):
     ]
     assert rows[0].parameters == 22_713_986
     assert rows[0].bytes == (tmp_path / "demo" / "finetune" / "model.safetensors").stat().st_size
-    assert 0 <= rows[0].accuracy <= 1
+    # Every row says what the artifact it names scores on the reviews of the demo, measured anew.
+    measured = ["finetune", "distill-finetuned", "mask", "quantize", "trim"]
+    for row, name in zip(rows, measured, strict=True):
+        options = TaskOptions(task="classification", data=str(tmp_path / "demo" / "data"), limit=24)
+        score = evaluate_on_task(tmp_path / "demo" / name, options)["metrics"]["accuracy"]
+        assert row.accuracy == pytest.approx(score), name
     page = report.read_text(encoding="utf-8")
     for row in rows:
         assert row.name in page

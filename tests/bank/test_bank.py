@@ -18,9 +18,10 @@ from slimformer.anatomy import Anatomy
 from slimformer.artifact import Step, save
 from slimformer.bank import MaskBank
 from slimformer.errors import ArtifactError, DataError
+from slimformer.inference.pipeline import open_pipeline
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
-from tests import corpus, zoo
+from tests import corpus, runs, zoo
 from tests.methods.test_every_kind import generated
 
 QUICK = {"max_steps": 3, "batch_size": 8, "lr": 0.05, "blocks": "1-", "quiet": True}
@@ -391,6 +392,43 @@ def test_minilm(tmp_path):
     batch = result.processor(TEXTS[0], return_tensors="pt")
     with torch.no_grad():
         assert torch.equal(bank.use("one")(**batch).logits, result.model(**batch).logits)
+
+
+def test_text_is_generated_through_masks(tmp_path):
+    """Each task goes on with a text as its own model does, one token after the other, whatever runs beside it."""
+    base, data = runs.decoder(tmp_path / "base"), tmp_path / "data"
+    data.mkdir()
+    for split in ("train", "dev"):
+        (data / f"{split}.txt").write_text("the film was good and the end was bad\n" * 8)
+    bank = MaskBank(base)
+    for seed in (0, 1):
+        settings = {"model": base, "task": "language-modelling", "data": data, "max_length": 16, "seed": seed}
+        slimformer.mask(**settings, **{**QUICK, "blocks": "0-", "lr": 0.2}, out=tmp_path / str(seed))
+        bank.add(str(seed), tmp_path / str(seed))
+    asked = ["the film was", "a", "very good " * 30]
+    answers = bank.predict({"0": asked, "1": asked[::-1]})
+    answers["1"].reverse()
+    for task in ("0", "1"):
+        loaded = slimformer.load(tmp_path / task)
+        for text, answer in zip(asked, answers[task], strict=True):
+            ids = loaded.processor(text)["input_ids"][:-1]  # without [SEP]
+            ids = ids if len(ids) <= 32 else [ids[0], *ids[-31:]]  # 64 positions for text and answer
+            added = _continued(loaded.model, ids, 32)
+            assert answer["text"] == loaded.processor.decode(added, skip_special_tokens=True)
+        assert answers[task] == open_pipeline(tmp_path / task)(asked)
+    assert answers["0"] != answers["1"]
+
+
+@torch.no_grad()
+def _continued(model, ids, count):
+    """The likeliest tokens after some others, the whole text read anew for each."""
+    added = []
+    for _ in range(count):
+        token = int(model(input_ids=torch.tensor([[*ids, *added]])).logits[0, -1].argmax())
+        if token == model.config.eos_token_id:
+            break
+        added.append(token)
+    return added
 
 
 def test_tasks_that_pad_differently_do_not_share_batches(tmp_path):

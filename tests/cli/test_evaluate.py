@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 import transformers as hf
 
@@ -92,19 +93,33 @@ def test_an_artifact_for_another_kind_of_task(artifact, data):
         runs.run("evaluate", artifact, "--task", task, "--data", data).refused(
             f"is a `BertForSequenceClassification`, which has no trained head for task `{task}`"
         )
-    runs.run("evaluate", artifact, "--task", "regression", "--data", data).refused("is not a finite number")
+    runs.run("evaluate", artifact, "--task", "regression", "--data", data).refused(
+        "mean something else than task `regression` asks for"
+    )
     runs.run("evaluate", artifact, "--task", "lambada", "--data", data).refused("needs a decoder")
 
 
 def test_a_classifier_does_not_do_for_regression(artifact, tmp_path):
     (tmp_path / "dev.tsv").write_text("text\tscore\na film\t1.5\nthe plot\t2\n")
     done = runs.run("evaluate", artifact, "--task", "regression", "--data", tmp_path)
-    done.refused("has 2 outputs, but task `regression` has 1 here")
+    done.refused(
+        "has 2 outputs (problem type `single_label_classification`)", "mean something else than task `regression`"
+    )
 
 
 def test_the_embeddings_of_an_artifact_are_measured_too(artifact, data):
+    """Each text is looked up among the others by the cosine of what `predict` gives."""
     done = runs.run("evaluate", artifact, "--task", "retrieval", "--data", data, "--json")
-    assert 0 <= done.json["metrics"]["one_nearest_neighbour"] <= 1
+    rows = [line.rsplit("\t", 1) for line in (data / "dev.tsv").read_text().splitlines()[1:]]
+    answers = runs.run("predict", artifact, *(text for text, _ in rows), "--task", "retrieval", "--json").out
+    vectors = np.array([json.loads(line)["embedding"] for line in answers.splitlines()])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    right = 0
+    for index, (_, label) in enumerate(rows):
+        cosines = unit @ unit[index]
+        cosines[index] = -2
+        right += rows[int(cosines.argmax())][1] == label
+    assert done.json["metrics"]["one_nearest_neighbour"] == pytest.approx(right / len(rows))
 
 
 def test_a_harmed_artifact_is_not_measured(artifact, data, tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -87,6 +89,74 @@ def test_standard_input(artifact):
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [("error" in line) for line in lines] == [False, True, False]
     assert lines[1]["line"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flags", [("--batch-size", "1"), ("--batch-size", "2", "--json")])
+def test_standard_input_is_answered_while_more_is_awaited(artifact, flags):
+    """Whoever writes a batch and waits gets its answers before the end of the input."""
+    command = runs.in_a_process("predict", artifact, "--file", "-", *flags)
+    asked = int(flags[1])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        for _ in range(2):
+            process.stdin.write("the film was good\n" * asked)
+            process.stdin.flush()
+            answers = [process.stdout.readline() for _ in range(asked)]
+            assert all(line.strip() for line in answers)
+            assert process.poll() is None
+        process.stdin.close()
+        assert process.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no terminal of this kind")
+def test_a_terminal_is_answered_line_by_line(artifact):
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = runs.in_a_process("predict", artifact, "--file", "-")
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, text=True) as process:
+        os.close(theirs)
+        os.write(ours, b"the film was good\n")
+        assert process.stdout.readline().strip()
+        assert process.poll() is None
+        os.write(ours, b"\x04")  # the end of the input
+        assert process.wait() == 0
+    os.close(ours)
+
+
+@pytest.mark.parametrize("name", ["r.txt.gz", "r.jsonl"])
+def test_what_is_broken_in_a_file_is_an_object_among_the_answers(name, artifact, tmp_path):
+    content = b'{"text": "good"}\n{"text": "\\ud800"}\n{"\\udfff": "good"}\n' + b'{"text": "bad"}\n' * 3
+    if name.endswith(".gz"):
+        content = gzip.compress(b"".join(b"good film %d\n" % n for n in range(3000)))[:-900]
+    (tmp_path / name).write_bytes(content)
+    done = runs.run("predict", artifact, "--file", tmp_path / name, "--json")
+    assert done.code == 1
+    found = replies(done)
+    errors = {reply["line"]: reply["error"] for reply in found if "error" in reply}
+    if name.endswith(".gz"):
+        assert list(errors) == [len(found)]
+        assert "cannot be read from here on" in errors[len(found)]
+    else:
+        assert list(errors) == [2, 3]
+        assert all("no Unicode" in error for error in errors.values())
+        assert len(found) == 6
+    assert done.err.startswith(f"error: {len(errors)} of {len(found)} requests could not be answered")
+
+
+def test_paths_of_images_that_cannot_be(tmp_path):
+    viewer = runs.viewer(tmp_path / "viewer")
+    (tmp_path / "paths.txt").write_text(
+        "\n".join(["x" * 5000, "/".join(["y" * 200] * 40), "~nobody/x.png", "a\0b"]) + "\n"
+    )
+    done = runs.run("predict", viewer, "--file", tmp_path / "paths.txt", "--json")
+    assert done.code == 1
+    found = replies(done)
+    assert [reply["line"] for reply in found] == [1, 2, 3, 4]
+    assert all(reply["error"].startswith("no image at `") for reply in found)
+    assert max(len(reply["error"]) for reply in found) < 300
+    assert "unexpected" not in done.err
 
 
 def test_usage(artifact, tmp_path):

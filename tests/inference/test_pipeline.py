@@ -126,6 +126,64 @@ def test_bad_requests_keep_their_places(artifacts):
         pipeline([contents[2]])
 
 
+def chunks_of(pipeline, requests, monkeypatch, ahead=None):
+    """The numbers of requests that were answered together."""
+    sizes, answer = [], TaskPipeline._answer
+
+    def counted(self, encoded):
+        sizes.append(len(encoded.split))
+        return answer(self, encoded)
+
+    monkeypatch.setattr(TaskPipeline, "_answer", counted)
+    replies = list(pipeline.stream((TaskRequest(each, line=n) for n, each in enumerate(requests, start=1)), ahead))
+    assert not any(isinstance(reply, Failure) for reply in replies)
+    assert len(replies) == sum(sizes)
+    return sizes
+
+
+def test_long_texts_are_answered_few_at_a_time(artifacts, monkeypatch):
+    pipeline = open_pipeline(artifacts / "classification", batch_size=8)
+    long = "good " * 100_000
+    assert chunks_of(pipeline, [*["good"] * 5, *[long] * 9, "fine"], monkeypatch) == [9, 4, 2]
+    assert chunks_of(pipeline, [long * 6, "fine", long * 6], monkeypatch) == [1, 1, 1]
+
+
+def test_choices_count_as_many_texts_as_they_are(artifacts, monkeypatch):
+    """All questions of a chunk are filled up to as many choices as the widest has."""
+    pipeline = open_pipeline(artifacts / "multiple-choice", batch_size=2)
+    narrow, wide = ("the end", ["good", "bad"]), ("the end", ["good", "bad"] * 10)
+    assert chunks_of(pipeline, [narrow] * 20, monkeypatch) == [16, 4]
+    assert chunks_of(pipeline, [narrow, narrow, wide, narrow], monkeypatch) == [2, 1, 1]
+
+
+def test_fewer_can_be_read_ahead(artifacts, monkeypatch):
+    pipeline = open_pipeline(artifacts / "classification", batch_size=8)
+    assert chunks_of(pipeline, TEXTS, monkeypatch, ahead=1) == [1, 1, 1, 1]
+    assert chunks_of(pipeline, TEXTS, monkeypatch, ahead=3) == [3, 1]
+
+
+def test_half_characters_are_refused_wherever_they_stand(artifacts):
+    pipeline = open_pipeline(artifacts / "classification")
+    half = "\ud800"
+    asked = ["good", f"bad {half}", {"text": half}, {"text": "good", half: 1}, {half: "good"}, ["good", half], "fine"]
+    replies = list(pipeline.stream(TaskRequest(each, line=n) for n, each in enumerate(asked, start=1)))
+    assert [isinstance(reply, Failure) for reply in replies] == [False, True, True, True, True, True, False]
+    for reply in replies[1:-1]:
+        assert "no Unicode" in reply.error
+        reply.error.encode()
+
+
+@pytest.mark.parametrize(
+    ("trained", "asked"),
+    [("classification", "regression"), ("regression", "classification"), ("classification", "multi-label")],
+)
+def test_a_head_of_the_right_class_whose_outputs_mean_something_else_is_refused(trained, asked, artifacts, tmp_path):
+    with pytest.raises(CheckpointError, match=f"mean something else than task `{asked}` asks for; leave out `--task`"):
+        open_pipeline(artifacts / trained, task=asked)
+    done = runs.run("evaluate", artifacts / trained, "--task", asked, "--data", tmp_path / "nowhere")
+    done.refused(f"mean something else than task `{asked}`")
+
+
 def test_chunks_are_all_that_is_read_ahead(artifacts):
     pipeline = open_pipeline(artifacts / "classification", batch_size=2)
     taken = 0

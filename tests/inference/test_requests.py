@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import sys
+import zlib
 
 import pytest
 
@@ -110,6 +112,57 @@ def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"text": "a"}\n')))
     (found,) = read("-")
     assert (found.content, found.file) == ({"text": "a"}, "standard input")
+
+
+def test_an_error_of_the_reader_is_not_blamed_on_the_file(write):
+    """Models are opened while requests wait; what is missing or broken there has another name."""
+    path = write("r.txt", "one\n")
+    for error in (FileNotFoundError("model.bin"), PermissionError("cache"), EOFError("weights"), zlib.error("png")):
+        with pytest.raises(type(error), match=str(error)), open_requests(path):
+            raise error
+
+
+def test_a_packed_file_that_breaks_off_says_so_in_its_place(tmp_path):
+    path = tmp_path / "texts.txt.gz"
+    whole = gzip.compress("".join(f"text number {n} {hash(n * 7919)}\n" for n in range(20_000)).encode())
+    path.write_bytes(whole[: len(whole) // 2])
+    found = read(path)
+    assert len(found) > 100
+    assert [request.error for request in found[:-1]] == [None] * (len(found) - 1)
+    assert found[-1].error.startswith("the file cannot be read from here on: ")
+    assert found[-1].line == len(found)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    path.write_bytes(flipped)
+    assert read(path)[-1].error.startswith("the file cannot be read from here on: ")
+
+
+def test_rows_of_a_table_that_cannot_be_read(write, monkeypatch):
+    monkeypatch.setattr(requests, "MAX_LINE", 30)
+    found = read(write("r.csv", 'text\nfine\n"a long field\nof three lines\nthat goes on\nfine\n'))
+    assert [request.error for request in found] == [
+        None,
+        "not a row of a table: field larger than field limit (30)",
+        None,
+    ]
+    assert [request.content for request in found[::2]] == ["fine", "fine"]
+    monkeypatch.undo()
+    found = read(write("r.csv", 'text,label\n"a"b,x\n"whole",y\n"cut off,'))
+    assert found[0].error.startswith("not a row of a table: ")
+    assert found[1].content == {"text": "whole", "label": "y"}
+    assert found[2].error == "not a row of a table: unexpected end of data"
+    assert [request.line for request in found] == [2, 3, 4]
+
+
+def test_the_limit_on_fields_is_as_it_was(write):
+    """It belongs to the process, and other libraries read tables too."""
+    before = csv.field_size_limit()
+    with open_requests(write("r.csv", "text\n" + "x" * (before + 10) + "\ntwo\n")) as found:
+        first = next(found)
+        assert len(first.content) == before + 10
+        assert csv.field_size_limit() == before
+        assert next(found).content == "two"
+    assert csv.field_size_limit() == before
 
 
 def test_on_the_command_line():

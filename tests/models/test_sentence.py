@@ -144,5 +144,56 @@ def test_evaluation_pools_as_recorded(tmp_path):
     assert measured(first) != plain
 
 
+@pytest.fixture
+def similar(tmp_path):
+    """Pairs of texts, some longer than five tokens, and the cosine of what `predict` says of each as their score."""
+
+    def write(model):
+        texts = [" ".join(corpus.WORDS[n : n + 3 + n % 6]) for n in range(16)]
+        (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+        done = runs.run("predict", model, "--file", tmp_path / "texts.txt", "--json")
+        vectors = np.array([json.loads(line)["embedding"] for line in done.out.splitlines()])
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        rows = [f"{texts[n]}\t{texts[n + 8]}\t{float(unit[n] @ unit[n + 8])!r}" for n in range(8)]
+        data = tmp_path / "dev.tsv"
+        data.write_text("\n".join(["sentence1\tsentence2\tscore", *rows]) + "\n")
+        return data
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        SentenceSettings(prompts={"query": "the very bad plot "}, default_prompt="query"),
+        SentenceSettings(max_length=5),
+        SentenceSettings(("cls",), prompts={"query": "not "}, default_prompt="query", max_length=6),
+    ],
+)
+def test_evaluation_reads_texts_as_prediction_does(settings, similar, tmp_path):
+    """Scores that are the cosines of the predicted vectors are met exactly; those of another reading are not."""
+    plain = corpus.model_folder(tmp_path / "plain")
+    folder = shutil.copytree(plain, tmp_path / "model")
+    settings.write(folder, 32)
+
+    def pearson(model, data):
+        done = runs.run("evaluate", model, "--task", "similarity", "--data", data, "--json")
+        return done.json["metrics"]["pearson"]
+
+    data = similar(folder)
+    assert pearson(folder, data) == pytest.approx(1, abs=1e-6)
+    assert pearson(plain, data) < 1 - 1e-4
+
+
+def test_a_prompt_that_is_not_pooled_is_refused_by_both(tmp_path):
+    folder = corpus.model_folder(tmp_path / "model")
+    SentenceSettings(prompts={"query": "the "}, default_prompt="query", include_prompt=False).write(folder, 32)
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tscore\ngood\tbad\t1\nfine\tdull\t2\n")
+    for task in ("similarity", "retrieval"):
+        done = runs.run("evaluate", folder, "--task", task, "--data", tmp_path / "dev.tsv")
+        done.refused("leaves its prompt out of the pooling")
+    assert "leaves its prompt out of the pooling" in runs.run("predict", folder, "good").err
+
+
 def test_the_alias_is_resolved_first():
     assert SentenceSettings.of("minilm") == SentenceSettings.read(models.resolve("minilm"))

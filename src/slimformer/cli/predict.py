@@ -36,7 +36,8 @@ def predict_requests(
         artifact: The folder of the artifact; or a folder, a Hub name or an alias of a model.
         texts: What is asked: texts, paths of images for a vision model, or JSON objects such as
             `{"question": …, "context": …}`.
-        file: A file of requests: a text a line, JSON Lines, CSV or TSV; `-` for standard input.
+        file: A file of requests: a text a line, JSON Lines, CSV or TSV; `-` for standard input, which is answered line
+            by line in a terminal and else in batches.
         batch_size: Requests per forward; changes speed and memory only.
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most; 64 by default.
@@ -44,7 +45,7 @@ def predict_requests(
         base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.inference.pipeline import open_pipeline
-    from slimformer.inference.requests import given_requests, open_requests
+    from slimformer.inference.requests import STDIN, given_requests, open_requests
 
     if bool(texts) == (file is not None):
         both = "texts and `--file` are given" if texts else "nothing is asked"
@@ -59,10 +60,14 @@ def predict_requests(
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,
         )
+        live = file == STDIN
+        ahead = None if not live else 1 if sys.stdin.isatty() else batch_size
         asked = failed = 0
-        for reply in pipeline.stream(requests):
+        for reply in pipeline.stream(requests, ahead):
             asked += 1
             failed += not _print(pipeline, reply, as_json)
+            if live:
+                sys.stdout.flush()
     sys.stdout.flush()
     if failed:
         raise DataError(f"{failed} of {asked} requests could not be answered; see what was said of each")

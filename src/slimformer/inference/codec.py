@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.errors import DataError
+from slimformer.errors import ConfigError, DataError
 from slimformer.tasks import get_task, known
 from slimformer.tasks.columns import ways_to_read
 from slimformer.tasks.kinds import kind_of
@@ -82,10 +82,30 @@ class TaskCodec:
         """
         preset = recorded_preset(task)
         kind = recorded_kind(task).for_model(causal=models.is_causal(config))
+        if kind.new_tokens:
+            return cls.generating(kind, processor, longest(kind, config, processor, None))
         recorded = task.settings.get("max_length")
         requested = recorded if isinstance(recorded, int) else preset.max_length if preset else kind.max_length
         length = longest(kind, config, processor, requested)
         return cls(kind, processor, length, task.labels, recorded_columns(task))
+
+    @classmethod
+    def generating(cls, kind: Kind, processor: Any, room: int, new_tokens: int | None = None) -> TaskCodec:
+        """The codec of a decoder that goes on with texts.
+
+        Args:
+            kind: What it has to do.
+            processor: Its tokenizer.
+            room: Tokens of text and answer together.
+            new_tokens: Tokens of the answer; by default the usual number, which leaves half of a small model's room
+                to the text.
+        """
+        if new_tokens is not None and new_tokens >= room:
+            raise ConfigError(
+                f"`--max-new-tokens` is `{new_tokens}`, and text and answer have {room} tokens together; give less"
+            )
+        added = min(kind.new_tokens, max(1, room // 2)) if new_tokens is None else new_tokens
+        return cls(kind.with_settings(max_new_tokens=added), processor, room)
 
     def encode(self, requests: Sequence[Any]) -> Encoded:
         """Turn requests into inputs; one of another form is a `DataError`.
@@ -140,6 +160,12 @@ def longest(kind: Kind, config: PretrainedConfig, processor: Any, requested: int
     return min((limit for limit in limits if limit is not None), default=kind.max_length)
 
 
+def recorded_length(kind: Kind) -> int | None:
+    """Tokens that a sentence encoder says it reads."""
+    sentence = kind.settings.get("sentence")
+    return None if sentence is None else sentence.max_length
+
+
 def recorded_preset(task: TaskRecord) -> Preset | None:
     """The task of an artifact, if it is known here: somebody's own preset need not be."""
     return get_task(task.name).preset if task.name in known() else None
@@ -165,7 +191,7 @@ def _refuse_unwritable(content: Any) -> None:
     while waiting:
         item = waiting.pop()
         if isinstance(item, Mapping):
-            waiting.extend(item.values())
+            waiting.extend([*item.keys(), *item.values()])
         elif isinstance(item, (list, tuple)):
             waiting.extend(item)
         elif isinstance(item, str):

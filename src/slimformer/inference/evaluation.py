@@ -8,6 +8,7 @@ from slimformer import models
 from slimformer.anatomy import family_of
 from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
+from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import look_up, open_model
 from slimformer.inference.runners import TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
@@ -62,8 +63,16 @@ def check_head(source: Source, task: Task) -> None:
     classes = head_classes(source.name, source.config, task)
     kind = task.kind()
     # The head of pretraining goes by several names; whether it is there shows when it is loaded.
-    if kind.embeds or source.architecture in classes or (kind.pretraining and source.manifest is None):
+    if kind.embeds or (kind.pretraining and source.manifest is None):
         return
+    if source.architecture in classes:
+        if kind.means_the_same(source.config):
+            return
+        raise CheckpointError(
+            f"the head of `{source.name}` has {source.config.num_labels} outputs (problem type "
+            f"`{source.config.problem_type}`), which mean something else than task `{task.name}` asks for; leave out "
+            "`--task`, or give a model that was trained for it"
+        )
     raise CheckpointError(
         f"`{source.name}` is a `{source.architecture or 'model'}`, which has no trained head for task `{task.name}`; "
         f"give a `{classes[0]}`, such as `slimformer finetune` makes of it"
@@ -81,8 +90,13 @@ def labels_of_head(config: PretrainedConfig, preset: Sequence[str] | None) -> li
 
 
 def fitting_length(given: int | None, data: TaskData, processor: Any, config: PretrainedConfig) -> int | None:
-    """Tokens to cut texts to: as given, else the task's own or what model and tokenizer can take."""
+    """Tokens to cut texts to: as given, else the task's own or what model and tokenizer can take.
+
+    Embeddings are an encoder's own affair: a text is cut where the encoder says, whatever it is measured by.
+    """
     check_length(given, data.kind, config)
+    if data.kind.embeds:
+        return longest(data.kind, config, processor, given or recorded_length(data.kind))
     positions = models.positions(config)
     if positions is None or data.kind.modality == "images":
         return given

@@ -7,13 +7,12 @@ model in torch, and any number of threads may share a pipeline.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer import models
 from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
-from slimformer.inference.codec import TaskCodec, longest, recorded_kind
+from slimformer.inference.codec import TaskCodec, longest, recorded_kind, recorded_length
 from slimformer.inference.door import Source, look_up, open_model
 from slimformer.inference.evaluation import check_head, check_length
 from slimformer.inference.runners import TorchGenerator, TorchRunner, run
@@ -29,9 +28,12 @@ if TYPE_CHECKING:
     from slimformer.inference.codec import Encoded, TaskRequest
     from slimformer.inference.runners import Runner
     from slimformer.tasks.kinds.kind import Answer, Kind
+    from slimformer.tasks.splits import Example
 
 #: Requests in memory at a time, in batches: enough to sort by length, few enough for any number of lines.
 BATCHES = 16
+#: Characters of requests in memory at a time: their tokens take some forty times as many bytes.
+CHARACTERS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,50 @@ class Failure:
 
 
 Reply: TypeAlias = "Answer | Failure"
+
+
+class Chunk:
+    """Requests that are answered together.
+
+    Args:
+        kind: What the model has to do.
+        limit: Texts that the model reads for them at most; the first request is taken whatever it takes.
+    """
+
+    def __init__(self, kind: Kind, limit: int) -> None:
+        self.kind = kind
+        self.limit = limit
+        #: What is known so far: why a request failed, or None where it waits for its answer.
+        self.replies: list[Any] = []
+        self.examples: list[Example] = []
+        self.origins: list[tuple[str, int]] = []
+        self.places: list[int] = []
+        self._widest = self._characters = 0
+
+    def has_room(self, example: Example) -> bool:
+        """Whether one more can be taken; requests of a chunk are filled up to as many texts as the widest has."""
+        rows = max(self._widest, self.kind.rows(example)) * (len(self.examples) + 1)
+        fits = rows <= self.limit and self._characters + self._size(example) <= CHARACTERS
+        return fits or not self.examples
+
+    def add(self, request: TaskRequest, example: Example) -> None:
+        """Take a request."""
+        self.places.append(len(self.replies))
+        self.replies.append(None)
+        self.examples.append(example)
+        self.origins.append((request.file, request.line))
+        self._widest = max(self._widest, self.kind.rows(example))
+        self._characters += self._size(example)
+
+    def _size(self, example: Example) -> int:
+        return self.kind.rows(example) * sum(_characters(value) for value in example.values())
+
+
+def _characters(value: Any) -> int:
+    """Characters of a text, or of the texts of a list."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_characters, value))
+    return len(value) if isinstance(value, str) else 0
 
 
 @dataclass(frozen=True)
@@ -78,29 +124,38 @@ class TaskPipeline:
         """Answer all requests, in their order; one that cannot be answered is an error."""
         return self._answer(self.codec.encode(requests)) if requests else []
 
-    def stream(self, requests: Iterable[TaskRequest]) -> Iterator[Reply]:
-        """Answer any number of requests, in their order and in constant memory; those that fail say why."""
-        waiting = iter(requests)
-        while chunk := list(islice(waiting, self.batch_size * BATCHES)):
-            yield from self._replies(chunk)
+    def stream(self, requests: Iterable[TaskRequest], ahead: int | None = None) -> Iterator[Reply]:
+        """Answer any number of requests, in their order and in constant memory; those that fail say why.
+
+        Args:
+            requests: What is asked.
+            ahead: Requests that are read before the first of them is answered, fewer where they are long; some batches
+                unless given, 1 to answer each at once.
+        """
+        chunk = Chunk(self.kind, self.batch_size * BATCHES)
+        for request in requests:
+            try:
+                example = self.codec.example(request)
+            except DataError as error:
+                chunk.replies.append(Failure(request.line, str(error)))
+            else:
+                if not chunk.has_room(example):
+                    yield from self._replies(chunk)
+                    chunk = Chunk(self.kind, chunk.limit)
+                chunk.add(request, example)
+            if len(chunk.replies) >= (ahead or chunk.limit):
+                yield from self._replies(chunk)
+                chunk = Chunk(self.kind, chunk.limit)
+        yield from self._replies(chunk)
 
     def _answer(self, encoded: Encoded) -> list[Answer]:
         return self.codec.decode(encoded, run(encoded.features, self.codec.collate, self.runner, self.batch_size))
 
-    def _replies(self, chunk: Sequence[TaskRequest]) -> list[Reply]:
-        replies: list[Any] = []
-        examples, places = [], []
-        for place, request in enumerate(chunk):
-            try:
-                examples.append(self.codec.example(request))
-                places.append(place)
-                replies.append(None)
-            except DataError as error:
-                replies.append(Failure(request.line, str(error)))
-        split = Split(examples, [(chunk[place].file, chunk[place].line) for place in places])
-        for place, reply in zip(places, self._halves(split), strict=True):
-            replies[place] = reply
-        return replies
+    def _replies(self, chunk: Chunk) -> list[Reply]:
+        split = Split(chunk.examples, chunk.origins)
+        for place, reply in zip(chunk.places, self._halves(split), strict=True):
+            chunk.replies[place] = reply
+        return chunk.replies
 
     def _halves(self, split: Split) -> list[Reply]:
         """Answer some examples together; if one is bad only as inputs of the model, find out which by halves."""
@@ -150,20 +205,10 @@ def open_pipeline(
     opened = open_model(source, model_class=getattr(transformers, kind.head), base=base)
     if kind.new_tokens:
         room = longest(kind, source.config, opened.processor, max_length)
-        kind = kind.with_settings(max_new_tokens=_new_tokens(max_new_tokens, kind.new_tokens, room))
-        codec = TaskCodec(kind, opened.processor, room)
-        return TaskPipeline(codec, TorchGenerator(opened.model, kind, opened.processor), batch_size)
+        codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)
+        return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor), batch_size)
     codec = _codec(source, kind, opened.processor, max_length)
     return TaskPipeline(codec, TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind), batch_size)
-
-
-def _new_tokens(requested: int | None, usual: int, room: int) -> int:
-    """Tokens that a decoder adds: as given, or the usual number, which leaves half of a small model to the text."""
-    if requested is not None and requested >= room:
-        raise ConfigError(
-            f"`--max-new-tokens` is `{requested}`, and text and answer have {room} tokens together; give less"
-        )
-    return min(usual, max(1, room // 2)) if requested is None else requested
 
 
 def _kind(source: Source, task: str | None) -> Kind:
@@ -192,7 +237,5 @@ def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -
         codec = TaskCodec.of_record(record, processor, config)
         length = longest(kind, config, processor, max_length or codec.max_length)
         return TaskCodec(kind, processor, length, codec.labels, codec.columns)
-    sentence = kind.settings.get("sentence")
-    limit = max_length or (None if sentence is None else sentence.max_length)
     labels = [str(name) for _, name in sorted((config.id2label or {}).items())] if kind.labelled else None
-    return TaskCodec(kind, processor, longest(kind, config, processor, limit), labels)
+    return TaskCodec(kind, processor, longest(kind, config, processor, max_length or recorded_length(kind)), labels)

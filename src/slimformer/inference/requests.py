@@ -64,19 +64,25 @@ def _opened(name: str) -> Iterator[IO[bytes]]:
     path = as_path(name)
     try:
         # A shell's `<(command)` is a pipe that has its writer already.
-        with path.open("rb") if str(path).startswith(("/dev/fd/", "/proc/self/fd/")) else open_file(path) as file:
-            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+        file = path.open("rb") if str(path).startswith(("/dev/fd/", "/proc/self/fd/")) else open_file(path)
     except FileNotFoundError:
         raise DataError(f"no file at `{name}`; give a file of requests, or `-` for standard input") from None
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"`{name}` cannot be read: {reason}; give a file of requests, or `-` for a pipe") from error
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    # What goes wrong while the file is open need not be its fault: reading has its own errors, in `_lines`.
+    with file:
+        yield cast("IO[bytes]", gzip.GzipFile(fileobj=file)) if path.suffix == ".gz" else file
+
+
+def _unreadable(name: str, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return DataError(f"`{name}` cannot be read: {reason}; give a file of requests, or `-` for a pipe")
 
 
 def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     file = "standard input" if name == STDIN else name
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
-    lines = _lines(stream)
+    lines = _lines(file, stream)
     if suffix in (".csv", ".tsv"):
         yield from _table(file, lines, quoted=suffix == ".csv")
         return
@@ -116,11 +122,10 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
                 broken[number] = error
             yield f"{text}\n"
 
-    options: dict[str, Any] = {} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    csv.field_size_limit(MAX_LINE)
+    options: dict[str, Any] = {"strict": True} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     rows = csv.reader(texts(), **options)
     try:
-        columns = next(rows, None)
+        columns = _next_row(rows)
     except csv.Error as error:
         raise DataError(f"the first line of `{file}` names no columns: {error}; mend it") from error
     if columns is None:
@@ -128,7 +133,7 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
     while True:
         begin = rows.line_num + 1
         try:
-            values = next(rows, None)
+            values = _next_row(rows)
             reason = None
         except csv.Error as error:
             values, reason = [], f"not a row of a table: {error}"
@@ -141,16 +146,32 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
         yield TaskRequest(content, file, begin, unread[0] if unread else reason)
 
 
-def _lines(stream: IO[bytes]) -> Iterator[Line]:
-    """Lines with their numbers, without their ends."""
+def _next_row(rows: Iterator[list[str]]) -> list[str] | None:
+    """The next row; None after the last. Fields may be as long as a line: the module's limit is global, so put back."""
+    before = csv.field_size_limit(MAX_LINE)
+    try:
+        return next(rows, None)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _lines(file: str, stream: IO[bytes]) -> Iterator[Line]:
+    """Lines with their numbers, without their ends; where a file breaks off, the last one says so."""
     number = 0
-    while raw := stream.readline(MAX_LINE + 1):
+    while True:
         number += 1
+        try:
+            raw, too_long = _line(stream)
+        except (OSError, EOFError, zlib.error) as error:
+            if number == 1:
+                raise _unreadable(file, error) from error
+            yield number, "", f"the file cannot be read from here on: {error}; copy it again"
+            return
+        if not raw:
+            return
         if number == 1:
             raw = raw.removeprefix(_BOM)
-        if len(raw) > MAX_LINE and not raw.endswith(b"\n"):
-            while (rest := stream.readline(MAX_LINE)) and not rest.endswith(b"\n"):
-                pass
+        if too_long:
             yield number, "", f"the line is longer than {MAX_LINE:,} bytes; cut it"
             continue
         try:
@@ -158,6 +179,16 @@ def _lines(stream: IO[bytes]) -> Iterator[Line]:
         except UnicodeDecodeError as error:
             byte = raw[error.start]
             yield number, "", f"not UTF-8: byte `0x{byte:02x}` at position {error.start + 1}; convert the file"
+
+
+def _line(stream: IO[bytes]) -> tuple[bytes, bool]:
+    """The next line, or the beginning of one that is too long; empty at the end."""
+    raw = stream.readline(MAX_LINE + 1)
+    if len(raw) <= MAX_LINE or raw.endswith(b"\n"):
+        return raw, False
+    while (rest := stream.readline(MAX_LINE)) and not rest.endswith(b"\n"):
+        pass
+    return raw, True
 
 
 def _chain(first: Line, rest: Iterable[Line]) -> Iterator[Line]:

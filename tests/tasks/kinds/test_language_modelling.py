@@ -8,6 +8,10 @@ import torch
 
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
+from slimformer.tasks.features import IGNORED
+from slimformer.tasks.kinds import kind_of
+from slimformer.tasks.splits import Split
+from tests import corpus
 
 
 def load(path, **options):
@@ -96,3 +100,26 @@ def test_lambada_predicts_the_last_word_only(shared_data, write, letters):
 def test_one_word_is_no_passage(write):
     with pytest.raises(DataError, match=r"lambada_test.jsonl` line 1: `word` is one word"):
         get_task("lambada").load(write("lambada_test.jsonl", '{"text": "word"}'), ["test"])
+
+
+@pytest.mark.parametrize("words", [3, 30, 200])
+def test_a_prompt_keeps_what_begins_every_text_however_long_it_is(words):
+    """The end of the text is gone on with, after the token that the model has seen before every text."""
+    tokenizer = corpus.tokenizer()  # begins with [CLS], ends with [SEP]
+    text = " ".join(corpus.WORDS[n % len(corpus.WORDS)] for n in range(words))
+    kind = kind_of("language-modelling", {"objective": "causal", "max_new_tokens": 8})
+    (item,) = kind.inputs(Split([{"text": text}], [("request", 1)]), tokenizer, 32)
+    ids = item["input_ids"].tolist()
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert ids == [tokenizer.cls_token_id, *plain[-23:]]
+    assert len(item["attention_mask"]) == len(ids) <= 24
+
+
+def test_a_long_passage_keeps_what_begins_every_text():
+    tokenizer = corpus.tokenizer()
+    text = " ".join(corpus.WORDS[n % len(corpus.WORDS)] for n in range(60))
+    kind = kind_of("last-word")
+    (item,) = kind.features(Split([{"text": text, "word": text.split()[-1]}], [("file", 1)]), tokenizer, 16, 0)
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert item["input_ids"].tolist() == [tokenizer.cls_token_id, *plain[-15:]]
+    assert item["labels"].tolist() == [IGNORED] * 15 + plain[-1:]

@@ -64,8 +64,11 @@ class Classification(OneLabel):
         kind = super().of_model(architecture, config)
         if kind is None or config is None:
             return kind
-        chooses = config.problem_type in (None, "single_label_classification") and config.num_labels != 1
-        return kind if chooses else None
+        return kind if kind.means_the_same(config) else None
+
+    def means_the_same(self, config: PretrainedConfig) -> bool:
+        """Whether a head chooses one of several classes."""
+        return config.problem_type in (None, "single_label_classification") and config.num_labels != 1
 
     def guess_label(self, rows: SplitRows) -> str:
         """The column of the label."""

@@ -74,17 +74,18 @@ class Embedding(Kind):
         example = texts_in(self, request)
         if "text_pair" in example:
             raise self.unfit(request)
-        return {"text": self.sentence.prompt + example["text"], "label": 0}
+        return {"text": example["text"], "label": 0}
 
     def inputs(self, split: Split, processor: Any, max_length: int) -> Features:
-        """Tokenise the texts."""
+        """Tokenise the texts, with the prompt that the encoder puts before each; a bare encoder takes no labels."""
         if self.sentence.prompt and not self.sentence.include_prompt:
             raise DataError(
                 "the sentence encoder leaves its prompt out of the pooling, which is not supported; set "
                 "`include_prompt` in 1_Pooling/config.json, or take `default_prompt_name` out of "
                 "config_sentence_transformers.json"
             )
-        return text_features(split, processor, max_length, label=False)
+        texts = [{"text": self.sentence.prompt + example["text"]} for example in split]
+        return text_features(Split(texts, split.origins), processor, max_length, label=False)
 
     def decode(
         self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
@@ -132,8 +133,8 @@ class Retrieval(Embedding):
         return [{"text": text, "label": label} for text in texts]
 
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
-        """Tokenise the items; a bare encoder takes no labels."""
-        return text_features(split, processor, max_length, label=False)
+        """Tokenise the items, as those of requests."""
+        return self.inputs(split, processor, max_length)
 
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
@@ -170,7 +171,7 @@ class Similarity(Embedding):
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """Tokenise all texts one by one."""
         sides = [Split([{"text": example[side]} for example in split], split.origins) for side in ("text", "text_pair")]
-        return Features([item for side in sides for item in text_features(side, processor, max_length, label=False)])
+        return Features([item for side in sides for item in self.inputs(side, processor, max_length)])
 
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]

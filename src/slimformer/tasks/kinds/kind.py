@@ -142,6 +142,10 @@ class Kind(ABC):
             "label2id": {label: index for index, label in enumerate(labels)},
         }
 
+    def rows(self, example: Example) -> int:
+        """Texts that an example makes the model read."""
+        return 1
+
     # From files to examples.
 
     def columns(self, rows: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:

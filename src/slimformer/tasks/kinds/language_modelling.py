@@ -20,6 +20,7 @@ from slimformer.tasks.readers.text import DOCUMENT
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from numpy.typing import NDArray
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from slimformer.models.sentence import SentenceSettings
@@ -231,7 +232,7 @@ class LastWord(LanguageModelling):
         """Tokenise passages, keeping their ends where they are too long; only the last word has labels."""
         need_fast(processor, "last-word prediction")
         check_length(processor, max_length)
-        inputs = []
+        inputs, special = [], set(processor.all_special_ids)
         encodings = TextEncoder(processor).encodings([example["text"] for example in split])
         for example, encoding in zip(split, encodings, strict=True):
             ids = np.array(encoding.ids, np.int32)
@@ -239,7 +240,8 @@ class LastWord(LanguageModelling):
             labels = np.where(ends > len(example["text"]) - len(example["word"]), ids, IGNORED).astype(np.int32)
             # Special tokens that a tokenizer put after the word are left out.
             end = int(np.flatnonzero(labels != IGNORED)[-1]) + 1
-            ids, labels = ids[:end][-max_length:], labels[:end][-max_length:]
+            kept = _last(ids[:end], special, max_length)
+            ids, labels = ids[kept], labels[kept]
             inputs.append({"input_ids": ids, "attention_mask": np.ones_like(ids), "labels": labels})
         return Features(inputs)
 
@@ -282,5 +284,13 @@ def _prompt(ids: Ids, special: set[int], room: int) -> dict[str, Ids]:
     end = len(ids)
     while end > 1 and int(ids[end - 1]) in special:
         end -= 1
-    kept = ids[max(0, end - room) : end]
+    kept = ids[:end][_last(ids[:end], special, room)]
     return {"input_ids": kept, "attention_mask": np.ones_like(kept)}
+
+
+def _last(ids: Ids, special: set[int], room: int) -> NDArray[np.int64]:
+    """Places of the last tokens of a text; those that begin it, such as BOS, stay, as the model was trained with."""
+    begin = 0
+    while begin < min(len(ids), room) - 1 and int(ids[begin]) in special:
+        begin += 1
+    return np.r_[0:begin, max(begin, len(ids) - room + begin) : len(ids)]

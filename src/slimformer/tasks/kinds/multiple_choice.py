@@ -45,6 +45,10 @@ class MultipleChoice(Kind):
     fields = ("question",)
     request = 'a question with its choices: (question, [choices]) or {"question": …, "choices": […]}'
 
+    def rows(self, example: Example) -> int:
+        """The question with each of its choices."""
+        return len(example["choices"])
+
     def guess_text(self, rows: SplitRows, label: str | None) -> tuple[str, ...]:
         """The column of the question, and of its continuation where SWAG has one."""
         names = {name.lower(): name for name in rows.columns}

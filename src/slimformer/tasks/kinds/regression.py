@@ -38,12 +38,11 @@ class Regression(Kind):
         kind = super().of_model(architecture, config)
         if kind is None or config is None:
             return kind
-        one = config.problem_type is None and config.num_labels == 1
-        return kind if one or config.problem_type == "regression" else None
+        return kind if kind.means_the_same(config) else None
 
-    def head_fits(self, config: PretrainedConfig, labels: Sequence[str] | None) -> bool:
-        """Whether a head has one output."""
-        return bool(config.num_labels == 1)
+    def means_the_same(self, config: PretrainedConfig) -> bool:
+        """Whether a head has one output, which is a number."""
+        return config.num_labels == 1 and config.problem_type in (None, "regression")
 
     def guess_label(self, rows: SplitRows) -> str:
         """The column of the label."""
