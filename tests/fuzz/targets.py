@@ -135,7 +135,7 @@ def _signed_mask_file(folder: Path) -> Callable[[bytes], None]:
                 tensor = tensor.float()
             tensors[name] = tensor.flatten()[: provider.ConsumeIntInRange(0, tensor.numel())].contiguous()
         content = mutated(header, provider)
-        if "sha256" in header:  # since format 2 it lies in the header
+        if "sha256" in header and isinstance(content, dict):  # since format 2 it lies in the header
             with suppress(ValidationError):
                 content = {**content, "sha256": Header.model_validate(content).sum_with(tensors)}
         text = json.dumps(content)
