@@ -313,6 +313,14 @@ def test_a_model_of_another_base_is_stored_whole(shelf, tmp_path):
     assert torch.equal(load(tmp_path / "mask").model.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
 
 
+def test_a_mask_is_not_merged_over_itself(shelf, tmp_path):
+    mask = shutil.copytree(shelf / "mask", tmp_path / "mask")
+    (tmp_path / "link").symlink_to("mask")
+    with pytest.raises(ArtifactError, match="itself, which would be lost"):
+        merge(mask, tmp_path / "link", base=shelf / "base", overwrite=True)
+    assert verify(mask, base=shelf / "base")
+
+
 def test_merging(shelf, tmp_path):
     manifest = merge(shelf / "mask", tmp_path / "plain")
     assert [step.method for step in manifest.steps] == ["mask", "merge"]

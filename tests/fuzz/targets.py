@@ -6,10 +6,11 @@ Where a file carries a sum over itself, there is a target that makes the sum fit
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from tests.fuzz import seeds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+#: Bits of a mask that are unpacked.
+MOST_BITS = 10**6
 
 
 @dataclass(frozen=True)
@@ -91,36 +96,35 @@ def _probe(folder: Path) -> Callable[[bytes], None]:
 
 
 def _mask_file(folder: Path) -> Callable[[bytes], None]:
-    from slimformer.artifact.storage.mask_file import MaskFile
-
     path = folder / "mask.safetensors"
 
     def run(data: bytes) -> None:
         path.write_bytes(data)
-        mask = MaskFile.read(path)
-        for name in mask.bits:
-            mask.mask(name)
+        _read_masks(path)
 
     return run
 
 
 def _signed_mask_file(folder: Path) -> Callable[[bytes], None]:
+    """Mask files of both formats with other headers and tensors, and with the sum that fits."""
     from atheris import FuzzedDataProvider
+    from pydantic import ValidationError
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    from slimformer.artifact.storage import mask_file
-    from slimformer.artifact.storage.mask_file import MaskFile
+    from slimformer.artifact.storage.mask_file import HEADER, SUM, Header, _sum
     from tests.fuzz.mutating import mutated
 
-    with safe_open(seeds.ARTIFACTS / "mask" / "mask.safetensors", framework="pt") as file:
-        header = json.loads(file.metadata()[mask_file.HEADER])
-        whole = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     path = folder / "mask.safetensors"
+    originals = []
+    for original in (seeds.ARTIFACTS / "mask" / "mask.safetensors", _newest(folder / "newest.safetensors")):
+        with safe_open(original, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            originals.append((json.loads(file.metadata()[HEADER]), tensors))
 
     def run(data: bytes) -> None:
         provider = FuzzedDataProvider(data)
-        text = json.dumps(mutated(header, provider), ensure_ascii=False)
+        header, whole = originals[provider.ConsumeIntInRange(0, 1)]
         tensors = {**whole}
         for _ in range(provider.ConsumeIntInRange(0, 2)):
             name = provider.PickValueInList(sorted(tensors))
@@ -130,13 +134,55 @@ def _signed_mask_file(folder: Path) -> Callable[[bytes], None]:
             if provider.ConsumeBool():
                 tensor = tensor.float()
             tensors[name] = tensor.flatten()[: provider.ConsumeIntInRange(0, tensor.numel())].contiguous()
-        metadata = {mask_file.HEADER: text, mask_file.SUM: mask_file._sum(text, tensors)}
-        save_file(tensors, path, metadata=metadata)
-        mask = MaskFile.read(path)
-        for name in mask.bits:
-            mask.mask(name)
+        content = mutated(header, provider)
+        if "sha256" in header and isinstance(content, dict):  # since format 2 it lies in the header
+            with suppress(ValidationError):
+                content = {**content, "sha256": Header.model_validate(content).sum_with(tensors)}
+        text = json.dumps(content)
+        save_file(tensors, path, metadata={HEADER: text, SUM: _sum(text, tensors)})
+        _read_masks(path)
 
     return run
+
+
+def _newest(path: Path) -> Path:
+    """A mask of the newest format."""
+    from slimformer.artifact.storage.mask_file import MaskFile
+    from slimformer.formats import gaps
+
+    mask = MaskFile.read(seeds.ARTIFACTS / "mask" / "mask.safetensors")
+    replace(mask, bits={name: gaps.encode(mask.mask(name)) for name in mask.bits}).write(path)
+    return path
+
+
+def _read_masks(path: Path) -> None:
+    from slimformer.artifact.storage.mask_file import MaskFile
+
+    mask = MaskFile.read(path)
+    for name, shape in mask.shapes.items():
+        if math.prod(shape) < MOST_BITS:  # else no model has a weight for them, which is found out before
+            mask.mask(name)
+
+
+def _gaps(folder: Path) -> Callable[[bytes], None]:
+    import torch
+
+    from slimformer.formats import gaps
+
+    def run(data: bytes) -> None:
+        count = int.from_bytes(data[:2], "little")
+        gaps.decode(torch.frombuffer(bytearray(data[2:] or b"\0"), dtype=torch.uint8), count)
+
+    return run
+
+
+def _coded() -> list[bytes]:
+    import torch
+
+    from slimformer.formats import gaps
+
+    kinds = [torch.arange(600) % step == 0 for step in (1, 2, 30, 299, 1_000)]
+    return [(600).to_bytes(2, "little") + gaps.encode(flags).numpy().tobytes() for flags in [*kinds, ~kinds[2]]]
 
 
 def _packed(folder: Path) -> Callable[[bytes], None]:
@@ -272,6 +318,7 @@ TARGETS = {
     "probe": Target(_probe, _NOISE, 1_000),
     "mask-file": Target(_mask_file, _files("mask/mask.safetensors"), 2_000),
     "signed-mask-file": Target(_signed_mask_file, _NOISE, 2_000),
+    "gaps": Target(_gaps, _coded),
     "packed": Target(_packed, _NOISE, 100),
     "yaml": Target(_yaml, lambda: [seeds.YAML]),
     "csv": Target(_table("csv", "csv", "csv.gz"), lambda: _each(seeds.CSV, seeds.packed(seeds.CSV))()),

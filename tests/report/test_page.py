@@ -80,3 +80,10 @@ def test_only_a_page_as_it_was_written_is_replaced(page, tmp_path):
         with pytest.raises(ConfigError, match=r"report\.html` exists and is no report as slimformer wrote it"):
             write_page(page, path)
         assert path.read_bytes() == other
+
+
+def test_names_are_no_formulas():
+    """`$\\frac$` is no formula that Matplotlib knows."""
+    line = Series("$\\frac$ \x1b[2J", [1, 2], [3, 4])
+    assert curves([("loss", [line, line])], "step").startswith("<svg")
+    assert scatter([("$\\frac$", 1.0, 2.0)], "x", "y").startswith("<svg")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.layout import MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
 from slimformer.errors import ArtifactError
+from slimformer.files import JsonError, parse_json, read_limited
+from slimformer.models.names import CONFIG_BYTES
 from slimformer.models.trust import CODE_KEYS, trusted
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ DIVERTING_KEYS = frozenset({"transformers_weights"})
 def read_config(path: Path) -> dict[str, Any]:
     """Read one config of an artifact as a JSON object."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        config = parse_json(read_limited(path, CONFIG_BYTES))
+    except (OSError, JsonError) as error:
         raise ArtifactError(f"`{path}` is not valid JSON: {error}; copy the artifact again") from error
     if not isinstance(config, dict):
         raise ArtifactError(f"`{path}` holds a {type(config).__name__}, not an object; copy the artifact again")

@@ -26,7 +26,7 @@ from pydantic import (
 
 from slimformer.artifact.layout import MANIFEST, MASK, is_safe_name
 from slimformer.errors import ArtifactError
-from slimformer.files import as_path
+from slimformer.files import JsonError, as_path, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,8 +209,8 @@ def _restricted(content: Any, raw: Any) -> Any:
 
 def _parse(data: bytes, source: str) -> dict[str, Any]:
     try:
-        raw = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
+        raw = parse_json(data)
+    except JsonError as error:
         raise ArtifactError(f"`{source}` is not valid JSON: {error}; copy the artifact again") from error
     if not isinstance(raw, dict):
         raise ArtifactError(f"`{source}` holds a {type(raw).__name__}, not an object; copy the artifact again")

@@ -6,6 +6,8 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slimformer.errors import visible
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -37,7 +39,9 @@ def curves(panels: Sequence[tuple[str, Sequence[Series]]], x_label: str) -> str:
         axis.set_xlim(0, furthest * 1.03)
         for colour, line in zip(COLOURS * 9, lines, strict=False):
             marker = "o" if len(line.x) <= 20 else None
-            axis.plot(line.x, line.y, color=colour, marker=marker, markersize=4, linewidth=1.8, label=line.name)
+            axis.plot(
+                line.x, line.y, color=colour, marker=marker, markersize=4, linewidth=1.8, label=_literal(line.name)
+            )
         axis.set_xlabel(x_label)
         axis.set_ylabel(y_label)
         axis.xaxis.get_major_locator().set_params(integer=all(float(x).is_integer() for x in places))
@@ -51,7 +55,7 @@ def scatter(points: Sequence[tuple[str, float, float]], x_label: str, y_label: s
     figure, (axis,) = _figure(1)
     for colour, (name, x, y) in zip(COLOURS * 9, points, strict=False):
         axis.scatter([x], [y], color=colour, s=45, zorder=3)
-        axis.annotate(name, (x, y), xytext=(7, 4), textcoords="offset points", fontsize=9)
+        axis.annotate(_literal(name), (x, y), xytext=(7, 4), textcoords="offset points", fontsize=9)
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
     axis.margins(0.25)
@@ -67,8 +71,8 @@ def clouds(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) ->
     figure, axes = _figure(len(panels))
     for axis, (title, groups) in zip(axes, panels.items(), strict=True):
         for colour, (name, points) in zip(COLOURS * 9, groups.items(), strict=False):
-            axis.scatter(*zip(*points, strict=True), color=colour, s=9, alpha=0.7, linewidths=0, label=name)
-        axis.set_title(title, fontsize=10)
+            axis.scatter(*zip(*points, strict=True), color=colour, s=9, alpha=0.7, linewidths=0, label=_literal(name))
+        axis.set_title(_literal(title), fontsize=10)
         axis.set_xticks([])
         axis.set_yticks([])
     axes[0].legend(frameon=False, fontsize=9, markerscale=2)
@@ -88,9 +92,9 @@ def bars(groups: Mapping[str, Mapping[str, float]], y_label: str) -> str:
     for number, name in enumerate(names):
         places = [index + (number - (len(names) - 1) / 2) * width for index in range(len(groups))]
         heights = [each.get(name, 0.0) for each in groups.values()]
-        drawn = axis.bar(places, heights, width * 0.92, color=COLOURS[number % len(COLOURS)], label=name)
+        drawn = axis.bar(places, heights, width * 0.92, color=COLOURS[number % len(COLOURS)], label=_literal(name))
         axis.bar_label(drawn, fmt="%.1f", fontsize=8, padding=2)
-    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set_xticks(range(len(groups)), [_literal(group) for group in groups])
     axis.set_ylabel(y_label)
     axis.margins(y=0.15)
     axis.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -109,13 +113,18 @@ def heatmaps(maps: Mapping[str, NDArray[Any]], names: Sequence[str] | None = Non
     for axis, (title, values) in zip(axes, maps.items(), strict=True):
         axis.grid(visible=False)
         shown = axis.imshow(values, cmap="Blues", vmin=0, vmax=brightest, interpolation="nearest")
-        axis.set_title(title, fontsize=10)
+        axis.set_title(_literal(title), fontsize=10)
         places = range(len(values)) if names is not None and len(values) <= 24 else range(0)
         labels = [names[place] for place in places] if names is not None else []
-        axis.set_xticks(places, labels, rotation=90, fontsize=7)
-        axis.set_yticks(places, labels, fontsize=7)
+        axis.set_xticks(places, [_literal(label) for label in labels], rotation=90, fontsize=7)
+        axis.set_yticks(places, [_literal(label) for label in labels], fontsize=7)
     figure.colorbar(shown, ax=list(axes), shrink=0.8)
     return _svg(figure)
+
+
+def _literal(name: str) -> str:
+    """A name as it is: Matplotlib takes what stands between two dollars for a formula, and fails where it is none."""
+    return visible(name).replace("$", r"\$")
 
 
 def _figure(panels: int, height: float = 3.4) -> tuple[Any, Any]:

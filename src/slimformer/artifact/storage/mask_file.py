@@ -11,10 +11,9 @@ alone, and kept the sum beside the header, where the order of the two changed fr
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, ValidationError
 
@@ -22,6 +21,7 @@ from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.mask_identity import BaseIdentity  # noqa: TC001 (pydantic reads it)
 from slimformer.errors import ArtifactError, FormatError
+from slimformer.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,7 +186,7 @@ def _open(path: Path) -> tuple[Header, dict[str, Tensor]]:
 
 def _header(path: Path, metadata: dict[str, str]) -> Header:
     try:
-        content: Any = json.loads(metadata[HEADER])
+        content = parse_json(metadata[HEADER])
         if isinstance(content, dict) and isinstance(found := content.get("format"), int) and found > FORMAT:
             raise ArtifactError(
                 f"`{path}` is of format {found}, and this slimformer reads up to format {FORMAT}; update slimformer"
