@@ -81,7 +81,9 @@ def test_an_index_out_of_the_folder_is_not_followed(artifact, way, tmp_path):
     (artifact / "model.safetensors.index.json").write_text(json.dumps(index))
     manifest = json.loads((artifact / "slimformer.json").read_text())
     resum(artifact, fingerprint=manifest["model"]["fingerprint"])
-    with pytest.raises(ArtifactError, match=r"names the file `\.\./elsewhere\.safetensors`, which is not in its folder"):
+    with pytest.raises(
+        ArtifactError, match=r"names the file `\.\./elsewhere\.safetensors`, which is not in its folder"
+    ):
         way(artifact)
 
 
