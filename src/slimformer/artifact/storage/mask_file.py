@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.provenance import fingerprint
-from slimformer.artifact.storage.mask_identity import BaseIdentity  # noqa: TC001 (pydantic reads it)
+from slimformer.artifact.storage.mask_identity import BaseIdentity
 from slimformer.errors import ArtifactError, FormatError
 
 if TYPE_CHECKING:
