@@ -12,6 +12,7 @@ from slimformer.views.rounding import (
     unround_activations,
     unrounded,
 )
+from slimformer.views.scheduled import ScheduledMask
 from slimformer.views.slice import SliceView, Width, carried, checkpoint_contexts, enable_checkpointing
 from slimformer.views.snapshot import snapshot
 from slimformer.views.stack import Attached, attach, attached, bake, strip
@@ -23,6 +24,7 @@ __all__ = [
     "QuantizedView",
     "QuantizedWeight",
     "Rounding",
+    "ScheduledMask",
     "SliceView",
     "View",
     "Width",

@@ -14,6 +14,7 @@ from slimformer.anatomy.matrix import Matrix, Part
 from slimformer.errors import ViewError
 from slimformer.views.mask import MaskView
 from slimformer.views.quantized import QuantizedView
+from slimformer.views.scheduled import ScheduledMask
 from slimformer.views.slice import SliceView, Width, follow, followed
 from slimformer.views.stack import attach, attached
 
@@ -76,8 +77,12 @@ def _build(entry: dict[str, Any], widths: dict[int, Width]) -> View:
             return QuantizedView(entry["format"], entry["granularity"], entry["group_size"], entry["clip"])
         case "mask":
             return MaskView(torch.zeros(entry["scores"]), entry["threshold"])
+        case "scheduled mask":
+            group = None if entry["group"] is None else (entry["group"][0], entry["group"][1])
+            scores = torch.zeros(entry["scores"])
+            return ScheduledMask(scores, entry["threshold"], entry["start"], entry["target"], group)
         case "slice":
             width = widths.setdefault(entry["width"], Width(entry["full"]))
             return SliceView(width, entry["axis"], entry["unit"], entry["chunks"])
         case kind:
-            raise ViewError(f"there is no view of kind `{kind}`; known: mask, quantized, slice")
+            raise ViewError(f"there is no view of kind `{kind}`; known: mask, quantized, scheduled mask, slice")

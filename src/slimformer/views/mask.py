@@ -86,6 +86,8 @@ class MaskView(View):
 
     def after(self, earlier: View) -> str | None:
         """A mask has a bit for every weight, so a slice cannot come first."""
+        if isinstance(earlier, MaskView):
+            return f"the weight is already under a {earlier.kind} view"
         return BELOW_SLICE if earlier.kind == "slice" else super().after(earlier)
 
     def check(self, shape: Sequence[int], where: str) -> None:

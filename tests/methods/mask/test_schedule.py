@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from slimformer.methods.mask.schedule import Scheduled, ScheduledMask
-from slimformer.views import attach, uniform_scores
+from slimformer.methods.mask.schedule import Scheduled
+from slimformer.views import ScheduledMask, attach, uniform_scores
 
 
 def dropped(view):

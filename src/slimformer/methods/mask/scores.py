@@ -13,8 +13,8 @@ from slimformer.anatomy import Anatomy, Matrix
 from slimformer.anatomy.block import refuse_pinned_heads
 from slimformer.artifact.storage.mask import MaskStorage, narrow
 from slimformer.errors import ConfigError
-from slimformer.methods.mask.schedule import Scheduled, ScheduledMask
-from slimformer.views import MaskView, attach, attached, bake, magnitude_scores, uniform_scores
+from slimformer.methods.mask.schedule import Scheduled
+from slimformer.views import MaskView, ScheduledMask, attach, attached, bake, magnitude_scores, uniform_scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
