@@ -55,6 +55,21 @@ def test_relations_with_soft_labels(place, tmp_path):  # noqa: F811
         assert entry["loss"] == pytest.approx(summed, rel=1e-4)
 
 
+@pytest.mark.parametrize("way", [{"objective": "soft-labels", "temperature": 2.0}, {"terms": "relations, logits:0.5"}])
+def test_soft_labels_of_a_teacher_that_gives_several(place, tmp_path, way):  # noqa: F811
+    """Each label has a probability of its own: the loss is that of independent answers, and may say yes to all."""
+    torch.manual_seed(0)
+    config = hf.BertConfig(**zoo.TEXT, num_labels=5, problem_type="multi_label_classification")
+    teacher = headed(tmp_path / "teacher", zoo.enliven(hf.BertForSequenceClassification(config)))
+    result = distill(place, teacher=teacher, **way, out=tmp_path / "out", max_steps=60, lr=1e-2)
+    assert result.model.config.problem_type == "multi_label_classification"
+    losses = [entry["soft_labels"] for entry in result.log if "soft_labels" in entry]
+    assert sum(losses[-4:]) < 0.99 * sum(losses[:4])  # most of it is the entropy of the teacher
+    # One label's cross-entropy of yes and no, never that of one class among five.
+    assert max(losses) < 2.0
+    assert artifact.verify(tmp_path / "out").max_difference == 0
+
+
 def test_a_head_for_masked_tokens_is_left_behind_unless_the_student_has_one(place, tmp_path):  # noqa: F811
     result = distill(place, terms="relations, mlm", out=tmp_path / "bare", max_steps=40, lr=1e-2)
     assert type(result.model).__name__ == "BertModel"

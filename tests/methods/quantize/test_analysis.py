@@ -190,6 +190,11 @@ def test_outliers_on_special_tokens_are_case_one():
     attention.LayerNorm = Louder(attention.LayerNorm)
     loud = detect_case(model, batch, special)
     assert (loud.data.case, loud.data.suggestion) == (1, "output+map")
+    largest = max(loud.data.ratio)
+    unsure = detect_case(model, batch, special, limit=1.1 * largest)
+    assert (unsure.data.case, unsure.data.suggestion) == (None, "map+output")
+    assert "cannot be told" in unsure.figure.title
+    assert detect_case(model, batch, special, limit=2 * largest).data.case == 2
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])

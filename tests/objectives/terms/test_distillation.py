@@ -165,6 +165,24 @@ def test_soft_labels_leave_padding_out(family):
     torch.testing.assert_close(whole, sum(rows) / 2, rtol=1e-4, atol=1e-5)
 
 
+def test_pooling_of_several_ways_is_learned_by_a_narrower_student():
+    """Each way's vector goes through the one matrix, so that the student's own similarities are those learned."""
+    teacher, inputs = zoo.build("bert"), zoo.inputs_for("bert")
+    student = build_student(teacher, SMALL).eval()
+    objective, recorded = join(teacher, student, (1.0, Pooled, {"pooling": "cls+mean"}))
+    loss = objective(recorded, inputs).total
+    names = [f"pooled.{way}" for way in ("cls", "mean")]
+    target, output = (Recorder(model, Request.of((), (), *names))(inputs) for model in (teacher, student))
+    matrix = recorded.maps["0"]["isometry"]
+    wide, narrow = (torch.cat([each[name] for name in names], dim=-1) for each in (target, output))
+    mapped = torch.cat([matrix(output[name]) for name in names], dim=-1)
+    assert mapped.shape == wide.shape == (3, 96)
+    torch.testing.assert_close(loss, 1 - torch.cosine_similarity(wide, mapped).mean())
+    torch.testing.assert_close(mapped @ mapped.T, narrow @ narrow.T, rtol=1e-4, atol=1e-5)
+    loss.backward()
+    assert matrix.free.grad.abs().sum() > 0
+
+
 @pytest.mark.parametrize("family", ["xlm-roberta", "modernbert"])
 def test_soft_labels_of_masked_tokens_are_taken_under_masks_that_both_models_see(family):
     teacher = zoo.build_headed(family)
