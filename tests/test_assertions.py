@@ -12,7 +12,7 @@ FILES = sorted((ROOT / "tests").rglob("test_*.py"))
 
 
 def idle(source: str) -> list[int]:
-    """Lines of assertions that cannot fail: of a constant, of a length from 0, or of a share that is somewhere in it."""
+    """Lines of assertions that cannot fail: of a constant, of a length from 0, of a share between 0 and 1."""
     asserts = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert))
     return [node.lineno for node in asserts if _is_idle(node.test)]
 
