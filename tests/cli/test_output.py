@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -61,3 +64,34 @@ def test_labels_and_paths_of_strangers_do_not_reach_the_terminal(flags, hostile)
     if flags:  # machines get the label as it is
         answer = json.loads(runs.run(*commands[0]).out)
         assert answer["label"] in (ESCAPES, f"[red]{ESCAPES}")
+
+
+#: What only a process of its own shows: a shell command → what it writes at last.
+SHELL = {
+    "a folder that is gone": (
+        "mkdir gone && cd gone && rmdir ../gone && {slimformer} inspect {base}",
+        "does not exist",
+    ),
+    "a disk that is full": ("{slimformer} inspect {base} --json > /dev/full", "free some space, or write elsewhere"),
+    "an input that is closed": ("{slimformer} predict {artifact} --file - <&-", "standard input is closed"),
+    "a pipe with a writer": ("echo a film | {slimformer} predict {artifact} --file /dev/stdin", "yes"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHELL)
+def test_what_only_a_shell_does(name, base, artifact, tmp_path):
+    command, word = SHELL[name]
+    code = "from slimformer.cli import main; main()"
+    slimformer = f"{shlex.quote(sys.executable)} -c '{code}'"
+    done = subprocess.run(
+        ["bash", "-c", command.format(slimformer=slimformer, base=base, artifact=artifact)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert word in done.stdout + done.stderr
+    assert "unexpected" not in done.stderr
+    assert "FATAL" not in done.stderr
+    assert "Traceback" not in done.stderr

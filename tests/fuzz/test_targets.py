@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.mark.skipif(find_spec("atheris") is None, reason="atheris, an extra for development, is not installed")
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_but_errors_of_our_own(name: str, tmp_path: Path) -> None:
-    options = [f"-runs={TARGETS[name].runs}", "-max_total_time=5", "-seed=7", "-verbosity=0"]
+    options = [f"-runs={TARGETS[name].runs}", "-max_total_time=3", "-seed=7", "-verbosity=0"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", name, str(tmp_path / "corpus"), *options],
         cwd=ROOT,

@@ -8,7 +8,7 @@ import sys
 from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
-from slimformer.cli.failing import fail, in_our_words
+from slimformer.cli.failing import check_surroundings, fail, hint_of, in_our_words
 from slimformer.errors import SlimformerError, UsageError
 from slimformer.models.trust import trusting
 from slimformer.registry import COMMANDS, METHODS
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
     by_flags = not any(token.startswith("--config") for token in tokens)
     try:
+        check_surroundings()
         with trusting(trust):
             build_app()(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -64,4 +65,4 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
-        fail(error, 1, debug, hint=f" ({type(error).__name__}, unexpected; `--debug` shows where)")
+        fail(error, 1, debug, hint=hint_of(error))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
+from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from slimformer.errors import ConfigError, presentable
+from slimformer.errors import ConfigError, PathError, presentable
 
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
@@ -28,6 +31,23 @@ def fail(error: Exception, code: int, debug: bool, *, hint: str = "", by_flags: 
     message = message if message.endswith("...") else message.rstrip(".")
     sys.stderr.write(f"error: {_with_flags(message) if by_flags else message}{hint}\n")
     sys.exit(code)
+
+
+def check_surroundings() -> None:
+    """Refuse a folder that is gone, which ends the process inside a library; write what the terminal cannot show."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise PathError("the current folder does not exist any more; change to another one") from None
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def hint_of(error: Exception) -> str:
+    """What to add to an error that is none of ours: what to do about a full disk, else how to find the place."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "; free some space, or write elsewhere"
+    return f" ({type(error).__name__}, unexpected; `--debug` shows where)"
 
 
 def in_our_words(error: CycloptsError) -> Exception:

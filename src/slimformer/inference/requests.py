@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Stands for standard input.
 STDIN = "-"
+#: Pipes that have their writer already, such as a shell's `<(command)`.
+OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 #: No text is longer; a file without line breaks would fill the memory.
 MAX_LINE = 1 << 24
 _BOM = b"\xef\xbb\xbf"
@@ -59,12 +61,13 @@ def open_requests(source: str | Path) -> Iterator[Iterator[TaskRequest]]:
 @contextmanager
 def _opened(name: str) -> Iterator[IO[bytes]]:
     if name == STDIN:
+        if sys.stdin is None:
+            raise DataError("standard input is closed; give a file of requests, or open it")
         yield sys.stdin.buffer
         return
     path = as_path(name)
     try:
-        # A shell's `<(command)` is a pipe that has its writer already.
-        file = path.open("rb") if str(path).startswith(("/dev/fd/", "/proc/self/fd/")) else open_file(path)
+        file = path.open("rb") if str(path).startswith(OPEN_PIPES) else open_file(path)
     except FileNotFoundError:
         raise DataError(f"no file at `{name}`; give a file of requests, or `-` for standard input") from None
     except OSError as error:
