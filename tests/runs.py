@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from slimformer.cli import main
 from tests import corpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -130,6 +131,17 @@ def headed(folder: Path, head: type, **settings: Any) -> Path:
     head(hf.BertConfig(**sizes, **settings)).save_pretrained(folder)
     corpus.tokenizer().save_pretrained(folder)
     return folder
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk that is full, a file cannot grow beyond some size."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def listing(folder: Path) -> set[str]:
