@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.staging import FULL, system_code
 from slimformer.errors import TrainingError
 from slimformer.files import as_path
 from slimformer.train import checkpoints
+from slimformer.train.folder import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,7 +75,7 @@ def train(
     from slimformer.train.trainer import SlimTrainer
 
     epoch = math.ceil(len(features) / options.batch_size)
-    arguments = _arguments(options, folder, epoch, evaluation is not None)
+    arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
     callbacks: list[Any] = [LogAtTheEnd()]
     if evaluation is not None and options.eval_every is None:
         callbacks.append(EvaluateEpochs(epoch))
@@ -149,29 +148,11 @@ def _own_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__["forward"] = before
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say in one line that a disk is full; what was written before stays as it is."""
-    try:
-        yield
-    except Exception as error:
-        code = system_code(error)
-        # PyTorch does not say why it could not write.
-        reason = os.strerror(code) if code in FULL else "writing failed" if "PytorchStreamWriter" in str(error) else ""
-        if not reason:
-            raise
-        free = shutil.disk_usage(folder).free
-        raise TrainingError(
-            f"no space to write a checkpoint in `{folder}` ({reason.lower()}), {free:,} bytes are free; free some "
-            "space, and go on with `--resume`"
-        ) from error
-
-
 def _warn(message: str) -> None:
     sys.stderr.write(f"note: {message}\n")
 
 
-def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bool) -> Any:
+def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates: bool, quiet: bool) -> Any:
     import torch
     from transformers import TrainingArguments
 
@@ -187,7 +168,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bo
     evaluating: dict[str, Any] = {"eval_strategy": "no"}  # without a number of steps, a callback asks for it
     if evaluates and options.eval_every is not None:
         evaluating = {"eval_strategy": "steps", "eval_steps": options.eval_every}
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=total,
         per_device_train_batch_size=options.batch_size // parts,
@@ -214,6 +195,20 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bo
         ddp_find_unused_parameters=False,
         **evaluating,
     )
+    _use_one_gpu(arguments, quiet)
+    return arguments
+
+
+def _use_one_gpu(arguments: Any, quiet: bool) -> None:
+    """Keep the loop from `nn.DataParallel`: a batch for each GPU would multiply the batch size."""
+    count = arguments.n_gpu
+    if count > 1:
+        arguments._n_gpu = 1
+        if not quiet:
+            _warn(
+                f"of {count} GPUs one is used; `accelerate launch --multi_gpu --num_processes {count} -m slimformer …` "
+                "uses them all"
+            )
 
 
 def _tensorboard(folder: str) -> Any:
