@@ -7,7 +7,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep "^torch==" constraints.txt)
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: demo test quick lint types layers unit docs fuzz bench-tiny format clean
+.PHONY: demo test quick lint types layers unit docs fuzz corrupt bench-tiny format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -33,6 +33,12 @@ unit: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+
+# Corrupted artifacts of every kind with sums that agree, as many as told: make corrupt COUNT=5000 SEED=3
+COUNT ?= 1000
+SEED  ?= 0
+corrupt: $(VENV)/.dev
+	$(BIN)/python -m tests.artifact.corrupting --count $(COUNT) --seed $(SEED)
 
 # One target of tests/fuzz for as long as told: make fuzz TARGET=yaml SECONDS=3600
 TARGET  ?= yaml

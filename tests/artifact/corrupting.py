@@ -2,15 +2,16 @@
 
     python -m tests.artifact.corrupting --count 1000 --seed 0
 
-Every artifact kind is changed in every file: bits flipped, bytes cut, zeroed or made up, fields of JSON replaced, tensors
-scaled, dropped, renamed or retyped; then all sums are made to agree again. Each is opened in a process with 1 GiB beyond
-what an unharmed one takes and a time limit. It must be refused by an error of ours, or answer as recorded.
+Every artifact kind is changed in every file: bits flipped, bytes cut, zeroed or made up, fields of JSON replaced,
+tensors scaled, dropped, renamed or retyped; then all sums are made to agree again. Each is opened in a process with
+1 GiB beyond what an unharmed one takes and a time limit. It must be refused by an error of ours, or answer as recorded.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import json
 import multiprocessing
 import random
@@ -27,8 +28,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import slimformer
-from slimformer.artifact import fingerprint
+from slimformer.artifact import MaskStorage, Step, fingerprint
 from slimformer.artifact.checks import sum_file
+from slimformer.artifact.storage.mask_base import PROCESSOR_FILES
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.errors import SlimformerError
 from tests.artifact.forging import signed
@@ -38,12 +40,35 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 MANIFEST = "slimformer.json"
+EMPTY: frozenset[str] = frozenset()
 #: Bytes a process may take beyond what it has after opening unharmed artifacts.
 MEMORY = 1 << 30
 #: Seconds one artifact may take.
 LIMIT = 60.0
 #: What a field is replaced by.
-VALUES = (0, 1, -1, 3, 7, 2**31, 10**7, 10**12, 1e9, 0.5, -2.5, True, False, None, "", "x", "../x", [], [1], {}, {"x": 1})
+VALUES = (
+    0,
+    1,
+    -1,
+    3,
+    7,
+    2**31,
+    10**7,
+    10**12,
+    1e9,
+    0.5,
+    -2.5,
+    True,
+    False,
+    None,
+    "",
+    "x",
+    "../x",
+    [],
+    [1],
+    {},
+    {"x": 1},
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +82,24 @@ class Outcome:
     seconds: float = 0.0
 
 
-def corrupt(folder: Path, dice: random.Random) -> str:
-    """Change something in a folder, make the sums agree, and say what it was."""
-    name = dice.choice(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
+def make_shelf(shelf: Path) -> None:
+    """Put artifacts of every kind on a shelf: those of earlier versions as they are, and each saved anew."""
+    for base in ("base", "base-odd"):
+        shutil.copytree(ARTIFACTS / base, shelf / base)
+    for name in names():
+        shutil.copytree(ARTIFACTS / name, shelf / f"old-{name}")
+        loaded = slimformer.load(shelf / f"old-{name}")
+        how: dict[str, Any] = {"step": Step(method="finetune"), "task": loaded.manifest.task}
+        if loaded.manifest.model.storage == "mask":
+            file = MaskFile.read(shelf / f"old-{name}" / "mask.safetensors")
+            how |= {"storage": MaskStorage(kept=file.kept), "base": shelf / file.base.name}
+        slimformer.save(shelf / f"new-{name}", loaded.model, processor=loaded.processor, **how)
+
+
+def corrupt(folder: Path, dice: random.Random, leave: frozenset[str] = EMPTY) -> str:
+    """Change something in a folder, in none of the files to leave, make the sums agree, and say what it was."""
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    name = dice.choice([file for file in files if file not in leave])
     path = folder / name
     ways: list[Callable[[Path, random.Random], str]] = [_flip, _cut, _zero, _noise]
     if path.suffix == ".json":
@@ -82,10 +122,8 @@ def agree(folder: Path) -> None:
         for path in folder.rglob("*")
         if path.is_file() and path.name != MANIFEST
     }
-    try:
+    with contextlib.suppress(Exception):  # what cannot be read keeps the one it had
         content["model"]["fingerprint"] = fingerprint(folder)
-    except Exception:  # what cannot be read keeps the one it had
-        pass
     (folder / MANIFEST).write_bytes(signed(content))
 
 
@@ -234,7 +272,7 @@ def judge(name: str, folder: Path, change: str) -> Outcome:
 
 
 def _compare(name: str, loaded: Any, change: str) -> tuple[str, str, str, str]:
-    record = recorded(name)
+    record = recorded(name.partition("-")[2])
     try:
         outputs = outputs_of(loaded.model, inputs_of(loaded.processor, record["request"]))
         for key, values in record["outputs"].items():
@@ -245,64 +283,57 @@ def _compare(name: str, loaded: Any, change: str) -> tuple[str, str, str, str]:
     return "same", name, change, ""
 
 
-def _serve(connection: Any, seed: int, kinds: list[str]) -> None:
+def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
     """Corrupt and judge the numbers that come in, each by its own dice; memory is bounded once all is imported."""
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="slimformer-corrupt-") as scratch:
-        for base in ("base", "base-odd"):
-            (Path(scratch) / base).symlink_to(ARTIFACTS / base)
-        for name in kinds:
-            slimformer.load(_copy(name, Path(scratch)))
-        with open("/proc/self/statm") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        while (number := connection.recv()) is not None:
-            dice = random.Random(f"{seed} {number}")
-            name = kinds[number % len(kinds)]
-            folder = _copy(name, Path(scratch))
-            change = corrupt(folder, dice)
-            connection.send(("begun", name, change))
-            outcome = judge(name, folder, change)
-            grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-            connection.send(("done", outcome, grown))
+    for name in kinds:
+        slimformer.load(_copy(shelf, name))
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    while (number := connection.recv()) is not None:
+        name = kinds[number % len(kinds)]
+        folder = _copy(shelf, name)
+        # Earlier versions recorded nothing of how inputs are read.
+        change = corrupt(
+            folder, random.Random(f"{seed} {number}"), PROCESSOR_FILES if name.startswith("old") else EMPTY
+        )
+        connection.send(("begun", name, change))
+        outcome = judge(name, folder, change)
+        connection.send(("done", outcome, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 
-def _copy(name: str, scratch: Path) -> Path:
-    shutil.rmtree(scratch / "copy", ignore_errors=True)
-    return Path(shutil.copytree(ARTIFACTS / name, scratch / "copy"))
+def _copy(shelf: Path, name: str) -> Path:
+    shutil.rmtree(shelf / "copy", ignore_errors=True)
+    return Path(shutil.copytree(shelf / name, shelf / "copy"))
 
 
 def attack(count: int, seed: int = 0, limit: float = LIMIT) -> tuple[list[Outcome], int]:
-    """Corrupt `count` artifacts and open them in a process of their own; outcomes, and kilobytes the process grew by."""
+    """Corrupt `count` artifacts and open them in another process; outcomes, and kilobytes by which that grew."""
+    with tempfile.TemporaryDirectory(prefix="slimformer-corrupt-") as scratch:
+        make_shelf(Path(scratch))
+        return _attack(Path(scratch), count, seed, limit)
+
+
+def _attack(shelf: Path, count: int, seed: int, limit: float) -> tuple[list[Outcome], int]:
     context = multiprocessing.get_context("spawn")
+    kinds = sorted(path.name for path in shelf.iterdir() if (path / MANIFEST).is_file())
     outcomes: list[Outcome] = []
     grown = 0
-    process = connection = None
+    process: Any = None
+    connection: Any = None
     for number in range(count):
         if process is None:
             connection, other = context.Pipe()
-            process = context.Process(target=_serve, args=(other, seed, names()), daemon=True)
+            process = context.Process(target=_serve, args=(other, shelf, seed, kinds), daemon=True)
             process.start()
             other.close()
-        connection.send(number)
-        name = change = "?"
-        try:
-            while True:
-                if not connection.poll(limit if name != "?" else 10 * limit):
-                    outcomes.append(Outcome("slow", name, change, f"more than {limit} s"))
-                    process.kill()
-                    process = None
-                    break
-                message = connection.recv()
-                if message[0] == "done":
-                    outcomes.append(message[1])
-                    grown = max(grown, message[2])
-                    break
-                _, name, change = message
-        except EOFError:
+        outcome, more = _next(connection, number, limit)
+        outcomes.append(outcome)
+        grown = max(grown, more)
+        if outcome.verdict in ("slow", "killed"):
+            process.kill()
             process.join()
-            outcomes.append(Outcome("killed", name, change, f"exit code {process.exitcode}"))
             process = None
     if process is not None:
         connection.send(None)
@@ -310,7 +341,22 @@ def attack(count: int, seed: int = 0, limit: float = LIMIT) -> tuple[list[Outcom
     return outcomes, grown
 
 
-#: What must not happen: other answers, an error that is not ours, a crash, a hang, or one way taking what the other refuses.
+def _next(connection: Any, number: int, limit: float) -> tuple[Outcome, int]:
+    """What becomes of one corrupted artifact in the other process, and kilobytes that grew by."""
+    name = change = "?"
+    try:
+        connection.send(number)
+        while connection.poll(limit if name != "?" else 10 * limit):  # the first waits for the imports
+            message = connection.recv()
+            if message[0] == "done":
+                return message[1], message[2]
+            _, name, change = message
+    except (EOFError, OSError) as error:
+        return Outcome("killed", name, change, repr(error)), 0
+    return Outcome("slow", name, change, f"more than {limit} s"), 0
+
+
+#: What must not happen: other answers, an error that is not ours, a crash, a hang, or `load` and `verify` apart.
 BAD = ("other", "raw", "killed", "slow", "disagree")
 
 
@@ -324,7 +370,8 @@ def main() -> None:
     bad = [asdict(outcome) for outcome in outcomes if outcome.verdict in BAD]
     counts = collections.Counter(outcome.verdict for outcome in outcomes)
     slowest = max(outcome.seconds for outcome in outcomes)
-    print(json.dumps({"counts": counts, "grown_mib": grown / 1024, "slowest_s": slowest, "bad": bad}, indent=2))
+    result = {"counts": counts, "grown_mib": grown / 1024, "slowest_s": slowest, "bad": bad}
+    sys.stdout.write(f"{json.dumps(result, indent=2)}\n")
     sys.exit(1 if bad else 0)
 
 

@@ -26,6 +26,7 @@ FILES = (
     "config.json",
     "model.safetensors",
     "probe.json",
+    "reading.json",
     "slimformer.json",
     "tokenizer.json",
     "tokenizer_config.json",

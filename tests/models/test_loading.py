@@ -116,7 +116,7 @@ def test_a_checkpoint_without_tokenizer_files_is_refused(tmp_path, data):
     folder = classifier(tmp_path / "model")
     for path in folder.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(CheckpointError, match="has no files of a tokenizer, such as `tokenizer.json`"):
+    with pytest.raises(CheckpointError, match=r"has no files of a tokenizer, such as `tokenizer\.json`"):
         models.load_processor(folder)
     with pytest.raises(CheckpointError, match="has no files of a tokenizer"):
         slimformer.finetune(model=str(folder), **task(data, tmp_path))

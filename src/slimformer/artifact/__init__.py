@@ -6,11 +6,11 @@ and nothing here imports training.
 
 from slimformer.artifact.loading import Loaded, Report, load, verify
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
-from slimformer.artifact.merging import merge
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.saving import check_description, republish, save
 from slimformer.artifact.storage.mask import MaskStorage
 from slimformer.artifact.storage.mask_file import MaskFile
+from slimformer.artifact.storage.merging import merge
 
 __all__ = [
     "Base",

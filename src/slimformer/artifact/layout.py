@@ -16,6 +16,7 @@ MASK = "mask.safetensors"
 #: Not `model.safetensors`, which Transformers without slimformer would take for plain weights and leave them random.
 PACKED = "packed.safetensors"
 PROBE = "probe.json"
+READING = "reading.json"
 
 #: Kinds of file an artifact may hold. None of them can run code by being read.
 DATA_SUFFIXES = frozenset({".jinja", ".json", ".md", ".safetensors", ".txt"})

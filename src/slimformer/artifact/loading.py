@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slimformer.artifact import reading
 from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
-from slimformer.artifact.layout import CONFIG, PROBE
+from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import Probe, ask, difference
 from slimformer.artifact.provenance import fingerprint
@@ -146,7 +147,7 @@ def load_checked(
             f"`{manifest.model.architecture}`; copy the artifact again"
         )
     loaded = Loaded(model, load_processor(folder, base=base, storage=storage), manifest)
-    return loaded, _ask_again(folder, model, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
+    return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
 
 
 def _check_weight_files(folder: Path, manifest: Manifest) -> None:
@@ -157,12 +158,14 @@ def _check_weight_files(folder: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
 
 
-def _ask_again(folder: Path, model: PreTrainedModel, bytes_each: int) -> float:
-    """Compare a model's answers with those recorded at saving, and return the largest difference."""
+def _ask_again(folder: Path, loaded: Loaded, bytes_each: int) -> float:
+    """Compare how an artifact reads and answers with what was recorded at saving; return the largest difference."""
+    if (folder / READING).is_file():  # which earlier versions did not write
+        reading.compare(folder, reading.read(folder, loaded.model.config.id2label, loaded.processor))
     probe = _read_probe(folder)
     relative, absolute = TOLERANCE[bytes_each]
     try:
-        return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
+        return difference(probe.outputs, ask(loaded.model, probe.inputs), relative=relative, absolute=absolute)
     except ArtifactError as error:
         raise ArtifactError(
             f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "

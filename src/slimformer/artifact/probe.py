@@ -151,7 +151,7 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, P
     finally:
         for module in training:
             module.training = True
-    return {name: _sample(name, tensor) for name, tensor in _float_outputs(answer).items()}
+    return {name: sampled(name, tensor) for name, tensor in _float_outputs(answer).items()}
 
 
 def difference(
@@ -234,7 +234,8 @@ def _float_outputs(answer: Any) -> dict[str, Tensor]:
     return {name: value for name, value in outputs.items() if value.is_floating_point()}
 
 
-def _sample(name: str, tensor: Tensor) -> ProbeOutput:
+def sampled(name: str, tensor: Tensor) -> ProbeOutput:
+    """Evenly spaced values of a tensor; nan or infinity in it is an error."""
     import torch
 
     flat = tensor.detach().float().cpu().flatten()

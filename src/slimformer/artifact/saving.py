@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
+from slimformer.artifact import reading
 from slimformer.artifact.card import write_card
 from slimformer.artifact.checks import check_files, check_finite, drop_code, read_config, sum_file, sum_files
-from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE
+from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE, READING
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
@@ -99,8 +100,9 @@ def save(
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
-        recorded = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory))
+        recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory))
         (stage / PROBE).write_bytes(recorded.to_bytes())
+        (stage / READING).write_text(f"{read.model_dump_json(exclude_defaults=True)}\n", encoding="utf-8")
         record = ModelRecord(
             architecture=type(transformer).__name__,
             parameters=count(transformer),
@@ -222,12 +224,15 @@ def _open_to_readers(stage: Path) -> None:
             path.chmod(0o666 & ~umask)
 
 
-def _read_back(stage: Path, storage: Storage, model: PreTrainedModel, in_memory: Probe) -> Probe:
-    """Load what was written, ask it the same, and return its answer, given in float32 on the CPU."""
+def _read_back(
+    stage: Path, storage: Storage, model: PreTrainedModel, in_memory: Probe
+) -> tuple[Probe, reading.Reading]:
+    """Load what was written, ask it the same, and return its answer, given in float32 on the CPU, and how it reads."""
     tolerance = MEMORY_TOLERANCE[model.dtype.itemsize]
     try:
-        load_processor(stage, storage=storage)
-        answer = ask(load_model(stage, dtype="float32", storage=storage), in_memory.inputs)
+        processor = load_processor(stage, storage=storage)
+        reloaded = load_model(stage, dtype="float32", storage=storage)
+        answer = ask(reloaded, in_memory.inputs)
         difference(answer, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
     except ArtifactError as error:
         reason = error.reason.replace(f" of `{stage}`", "")
@@ -235,7 +240,7 @@ def _read_back(stage: Path, storage: Storage, model: PreTrainedModel, in_memory:
             f"the saved `{type(model).__name__}` is not the one in memory: {reason}; "
             "nothing was written, look for weights that `save_pretrained` leaves out"
         ) from error
-    return Probe(inputs=in_memory.inputs, outputs=answer)
+    return Probe(inputs=in_memory.inputs, outputs=answer), reading.read(stage, reloaded.config.id2label, processor)
 
 
 def _write_manifest(stage: Path, content: dict[str, Any]) -> Manifest:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.merging import merge
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
+from slimformer.artifact.storage.merging import merge
 from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import SharedBase, apart
 from slimformer.bank.tasks import BankTask

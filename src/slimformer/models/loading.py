@@ -25,8 +25,8 @@ def load_skeleton(name: str | Path) -> PreTrainedModel:
     config = load_config(name)
     model_class = stored_class(config, str(name))
     with torch.device("meta"):
-        skeleton = _build(model_class, config, str(name))
-    return skeleton.to(config.dtype or torch.float32)
+        skeleton: Any = _build(model_class, config, str(name))
+    return cast("PreTrainedModel", skeleton.to(config.dtype or torch.float32))
 
 
 def _build(model_class: Any, config: PretrainedConfig, name: str) -> PreTrainedModel:

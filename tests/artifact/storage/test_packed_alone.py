@@ -1,4 +1,4 @@
-"""A packed folder in the hands of Transformers: loud without slimformer, and the same model in any type and attention."""
+"""A packed folder in the hands of Transformers: loud without slimformer, and the same model in any type."""
 
 from __future__ import annotations
 

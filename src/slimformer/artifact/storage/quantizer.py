@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 METHOD = "slimformer"
 #: Version of the description written, and the newest one read.
 VERSION = 2
-#: Where the weights lie by version: the name of version 1 was that of plain weights, and Transformers without slimformer
+#: Where the weights lie by version. Under the name of plain weights, that of version 1, Transformers without slimformer
 #: took them for such.
 WEIGHTS = {1: None, 2: PACKED}
 _FAULT = "_slimformer_fault"
@@ -62,7 +62,7 @@ class PackedConfig(QuantizationConfigMixin):
         if version not in WEIGHTS or unknown:
             seen = f"version {version}" if version not in WEIGHTS else f"`{next(iter(unknown))}`"
             raise ArtifactError(
-                f"`quantization_config` of the checkpoint has {seen}, and this slimformer knows up to version {VERSION}; "
+                f"`quantization_config` of the checkpoint has {seen}, and this slimformer knows version {VERSION}; "
                 "install the version that wrote it"
             )
         self.quant_method = quant_method  # type: ignore[assignment]  # a name of our own
