@@ -293,4 +293,5 @@ def _last(ids: Ids, special: set[int], room: int) -> NDArray[np.int64]:
     begin = 0
     while begin < min(len(ids), room) - 1 and int(ids[begin]) in special:
         begin += 1
-    return np.r_[0:begin, max(begin, len(ids) - room + begin) : len(ids)]
+    places = np.arange(len(ids))
+    return places[(places < begin) | (places >= len(ids) - room + begin)]

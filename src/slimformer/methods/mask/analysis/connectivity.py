@@ -138,7 +138,8 @@ class Curve(nn.Module):
 
     def weights(self, place: float) -> Weights:
         """The weights at t = `place`."""
-        controls = [self.start, *(dict(bend.named_parameters()) for bend in self.bends), self.end]
+        bends: list[Weights] = [dict(bend.named_parameters()) for bend in self.bends]
+        controls = [self.start, *bends, self.end]
         return {name: bezier([each[name] for each in controls], place) for name in self.start}
 
     def forward(self, place: float, **inputs: Any) -> Any:
