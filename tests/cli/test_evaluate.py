@@ -71,7 +71,7 @@ def test_the_batch_size_changes_nothing(artifact, data):
         for size in (1, 7)
     )
     assert one == seven
-    runs.run("evaluate", artifact, "--data", data, "--batch-size", "0").refused("`--batch-size` is `0`")
+    runs.run("evaluate", artifact, "--data", data, "--batch-size", "0").refused("`--batch-size` is `0`", code=2)
 
 
 def test_labels_the_head_does_not_know(artifact, more_data):

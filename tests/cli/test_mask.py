@@ -83,7 +83,7 @@ def test_the_base_can_be_given(masked, base, tmp_path):
     assert runs.run("merge", masked, "--out", tmp_path / "plain", "--base", tmp_path / "copy").code == 0
     other = runs.headed(tmp_path / "other", hf.BertModel)
     done = runs.run("merge", masked, "--out", tmp_path / "none", "--base", other)
-    done.refused(f"`{other}` is not the base of the mask in `{masked}`", "give that base with `--base`")
+    done.refused(f"`{other}` is not the base of the mask in `{masked}`", "as it was with `--base`")
     done = runs.run("merge", masked, "--out", tmp_path / "none", "--base", tmp_path / "nowhere")
     done.refused("the base `base` of the mask in", "is not at")
     assert not (tmp_path / "none").exists()
@@ -101,7 +101,7 @@ def test_a_mask_is_no_base(masked, data, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "said", "code"),
     [
-        (["--blocks", "two"], "`--blocks` is `two`: give blocks counted from 0 as `2-`, `1-5` or `0,3,5`", 2),
+        (["--blocks", "two"], "`--blocks` is `two`: give blocks counted from 0 to 9999 as `2-`, `1-5` or `0,3,5`", 2),
         (["--blocks", "5-"], "`--blocks` is `5-`, but the model has 2 blocks, 0 to 1", 1),
         (["--matrices", "q,z"], "there is no matrix `z`", 2),
         (["--initial-sparsity", "1.5"], "`--initial-sparsity` is `1.5`", 2),
