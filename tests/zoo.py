@@ -54,6 +54,17 @@ CONFIGS: dict[str, Callable[[], Any]] = {
         global_attn_every_n_layers=2,
     ),
     "mpnet": partial(hf.MPNetConfig, **TEXT),
+    "t5": partial(
+        hf.T5Config,
+        vocab_size=99,
+        d_model=48,
+        d_kv=12,
+        d_ff=64,
+        num_layers=3,
+        num_heads=4,
+        relative_attention_num_buckets=8,
+        relative_attention_max_distance=16,
+    ),
     "vit": partial(hf.ViTConfig, **IMAGE),
     "deit": partial(hf.DeiTConfig, **IMAGE),
     "vit_mae": partial(hf.ViTMAEConfig, **IMAGE, mask_ratio=0.5),
@@ -80,6 +91,7 @@ HEADED = {
     "deberta-v2": hf.DebertaV2ForSequenceClassification,
     "modernbert": hf.ModernBertForMaskedLM,
     "mpnet": hf.MPNetForMultipleChoice,
+    "t5": hf.T5ForTokenClassification,
     "vit": hf.ViTForImageClassification,
     "deit": hf.DeiTForImageClassificationWithTeacher,
     "vit_mae": hf.ViTMAEForPreTraining,
@@ -98,7 +110,8 @@ def build(family: str, attention: str = "sdpa", seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
     if family in ("deberta-v2", "mpnet"):
         attention = "eager"
-    return enliven(hf.AutoModel.from_config(config, attn_implementation=attention)).eval()
+    bare = hf.AutoModelForTextEncoding if family == "t5" else hf.AutoModel
+    return enliven(bare.from_config(config, attn_implementation=attention)).eval()
 
 
 def build_headed(family: str, seed: int = 0) -> nn.Module:

@@ -39,7 +39,7 @@ class Anatomy:
         model_type = getattr(config, "model_type", None)
         if model_type is None:
             raise AnatomyError(f"a {type(model).__name__} has no Transformers config; give a `transformers` model")
-        family = family_of(model_type)
+        family = family_of(model_type).of_config(config)
         base = getattr(model, "base_model", model)
         try:
             base.get_submodule(family.blocks)
@@ -48,6 +48,11 @@ class Anatomy:
                 f"a {type(model).__name__} has no `{family.blocks}`, where family `{family.name}` keeps its blocks; "
                 "check the installed transformers version"
             ) from None
+        if family.beyond is not None and find(base, family.beyond) is not None:
+            raise AnatomyError(
+                f"a {type(model).__name__} has a `{family.beyond}`, and of family `{family.name}` only encoders are "
+                "known; give a model of the encoder alone"
+            )
         return cls(model, base, family)
 
     def __repr__(self) -> str:

@@ -69,6 +69,34 @@ DISTILBERT = Family(
     head_counts=("n_heads",),
     ffn_size="hidden_dim",
 )
+#: The encoder of a T5, as `T5EncoderModel` has it and heads around that.
+T5 = Family(
+    name="t5",
+    blocks="encoder.block",
+    attention="layer.0.SelfAttention",
+    query="layer.0.SelfAttention.q",
+    key="layer.0.SelfAttention.k",
+    value="layer.0.SelfAttention.v",
+    output="layer.0.SelfAttention.o",
+    up="layer.1.DenseReluDense.wi",
+    down="layer.1.DenseReluDense.wo",
+    attention_norm="layer.0.layer_norm",
+    ffn_norm="layer.1.layer_norm",
+    head_width="key_value_proj_dim",
+    pre_norm=True,
+    # The forward reads this one; `shared` is the same weight under another name.
+    embeddings=("encoder.embed_tokens",),
+    word_embedding="encoder.embed_tokens",
+    final_norm="encoder.final_layer_norm",
+    scores="position-bias",
+    heads_pinned_by="all blocks share one table of relative position biases per head",
+    ffn_size="d_ff",
+    beyond="decoder",
+    bare="AutoModelForTextEncoding",
+)
+# T5 1.1 and FLAN-T5: act(wi_0) * wi_1.
+T5_GATED = replace(T5, gate="layer.1.DenseReluDense.wi_0", up="layer.1.DenseReluDense.wi_1")
+T5 = replace(T5, gated=T5_GATED)
 MODERNBERT = Family(
     name="modernbert",
     blocks="layers",
@@ -181,7 +209,7 @@ QWEN3 = replace(LLAMA, name="qwen3", query_norm="self_attn.q_norm", key_norm="se
 GEMMA = replace(LLAMA, name="gemma")
 
 register(
-    BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DEBERTA_V2, MPNET, DISTILBERT, MODERNBERT,
+    BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DEBERTA_V2, MPNET, DISTILBERT, MODERNBERT, T5,
     VIT, DEIT, VIT_MAE,
     GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3, GEMMA,
 )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from slimformer.errors import UnknownFamilyError
 
@@ -67,6 +67,9 @@ class Family:
         positions_after_padding: Whether positions are numbered from the one after the padding token's, so that there
             are fewer than the table holds.
         factorised: Family of the same blocks whose embeddings may be narrower than the hidden states, if any.
+        gated: The entry for models whose config says `is_gated_act`, where a family has both kinds of blocks.
+        beyond: A module of base models that this entry does not describe, such as a decoder; they are refused.
+        bare: The class of Transformers that opens a checkpoint without a head.
     """
 
     name: str
@@ -100,6 +103,13 @@ class Family:
     ffn_size: str = "intermediate_size"
     positions_after_padding: bool = False
     factorised: str | None = None
+    gated: Family | None = None
+    beyond: str | None = None
+    bare: str = "AutoModel"
+
+    def of_config(self, config: Any) -> Family:
+        """The entry for a model of this family with that config."""
+        return self.gated if self.gated is not None and getattr(config, "is_gated_act", False) else self
 
 
 _families: dict[str, Family] = {}

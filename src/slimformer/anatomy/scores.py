@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -64,6 +64,9 @@ def _rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _position_bias(block: Block, query: Tensor, key: Tensor, call: Call) -> Tensor:
     scores = _dot(block, query, key, call)
     bias = call.get("position_bias")
+    if bias is None and getattr(block.attention, "has_relative_attention_bias", False):
+        # T5's first block makes the bias that the others are handed.
+        bias = cast("Any", block.attention).compute_bias(*scores.shape[-2:], device=scores.device)
     return scores if bias is None else scores + bias
 
 
@@ -94,7 +97,7 @@ def additive_mask(block: Block, scores: Tensor, call: Call) -> Tensor | None:
     Eager attention receives an additive mask, sdpa a boolean one or none at all with a causal flag, flash
     attention the padding alone; DeBERTa multiplies the padding mask with itself.
     """
-    mask = call.get("attention_mask")
+    mask = call.get("attention_mask", call.get("mask"))
     if mask is not None and not isinstance(mask, Tensor):
         raise TapError(
             f"block {block.index} received its mask as {type(mask).__name__}, which cannot be read back; "

@@ -57,6 +57,7 @@ def load_model(
     """
     import torch
 
+    model_class = _without_decoder(name, model_class)
     if new_head or _calls_base_differently(name, model_class):
         return _load_under_new_head(name, model_class, settings)
     source = resolve(name)
@@ -78,6 +79,17 @@ def load_model(
         ) from error
     _check_loaded(name, model, info, whole)
     return cast("PreTrainedModel", model)
+
+
+def _without_decoder(name: str | Path, model_class: Any) -> Any:
+    """The class for a bare model of a family: of T5, `AutoModel` would open a decoder too."""
+    import transformers
+
+    from slimformer.anatomy import family_of, known
+
+    if model_class is not transformers.AutoModel or load_config(name).model_type not in known():
+        return model_class
+    return getattr(transformers, family_of(load_config(name).model_type).bare)
 
 
 def check_weights(name: str | Path, model_class: Any, config: PretrainedConfig | None = None) -> None:

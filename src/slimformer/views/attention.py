@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Name of the implementation in Transformers' registry.
 NAME = "slimformer"
 #: What other families change attention by.
-UNKNOWN = ("softcap", "s_aux", "position_bias")
+UNKNOWN = ("softcap", "s_aux")
 _ROUNDING = "_slimformer_rounding"
 _KEEP = "_slimformer_keep"
 
@@ -106,6 +106,7 @@ def attend(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
+    position_bias: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor]:
     """Attention as Transformers calls it, on heads: [batch, heads, length, width]."""
@@ -122,6 +123,8 @@ def attend(
     if group > 1:
         key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     scores = (query * (query.shape[-1] ** -0.5 if scaling is None else scaling)) @ key.mT
+    if position_bias is not None:
+        scores = scores + position_bias
     keep = module.__dict__.get(_KEEP)
     if keep is not None:
         keep(scores, attention_mask)

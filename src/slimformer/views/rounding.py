@@ -197,6 +197,15 @@ def tied_head(anatomy: Anatomy) -> nn.Module | None:
     return output if _stored(output) is _stored(table.module) else None
 
 
+def tied_modules(anatomy: Anatomy) -> list[nn.Module]:
+    """Every other module whose weight is the word embedding's: an output layer, or a second name, as T5 has one."""
+    table = anatomy.word_embedding
+    if table is None:
+        return []
+    modules = [each for each in anatomy.model.modules() if isinstance(each, nn.Linear | nn.Embedding)]
+    return [each for each in modules if each is not table.module and _stored(each) is _stored(table.module)]
+
+
 def _stored(module: nn.Module) -> Any:
     """The parameter behind a module's weight, below any views."""
     views = getattr(module, "parametrizations", None)

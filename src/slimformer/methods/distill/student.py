@@ -33,10 +33,10 @@ def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) 
 
     config = student_config(teacher.config, shape)
     set_seed(seed)
-    if Anatomy.of(teacher).base is teacher:
-        student: PreTrainedModel = AutoModel.from_config(config)
-    elif shape.embedding is None:
-        student = type(teacher)._from_config(config)
+    if shape.embedding is None:
+        student: PreTrainedModel = type(teacher)._from_config(config)
+    elif Anatomy.of(teacher).base is teacher:
+        student = AutoModel.from_config(config)
     else:
         raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
     if shape.start != "random":

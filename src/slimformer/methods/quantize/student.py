@@ -12,7 +12,7 @@ from slimformer.methods.quantize.config import FLOAT
 from slimformer.objectives import Models, Teacher, TermObjective, build_terms
 from slimformer.objectives.terms.term import block_pairs
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
-from slimformer.views.rounding import tied_head
+from slimformer.views.rounding import tied_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +33,10 @@ def quantize_numbers(model: nn.Module, options: NumberOptions) -> nn.Module:
     table = anatomy.word_embedding
     if embedding != FLOAT and table is not None:
         view = _view(embedding, "row", options)
-        head = tied_head(anatomy)
+        tied = tied_modules(anatomy)
         attach(table, view)
-        if head is not None:
-            attach(head, view)
+        for module in tied:
+            attach(module, view)
     rounding = rounding_for(options)
     if rounding is not None:
         round_activations(model, rounding)
@@ -148,12 +148,12 @@ def take_dropout(model: nn.Module) -> Dropout:
     """
     taken: Dropout = []
     for module in model.modules():
-        # Attention that goes through Transformers' registry is told its dropout by one of these.
-        name = "p" if isinstance(module, nn.Dropout) else "attention_dropout"
-        value = getattr(module, name, None)
-        if isinstance(value, float) and value > 0:
-            taken.append((module, name, value))
-            setattr(module, name, 0.0)
+        # Attention that goes through Transformers' registry is told its dropout by one of the last two.
+        for name in ("p",) if isinstance(module, nn.Dropout) else ("attention_dropout", "dropout"):
+            value = getattr(module, name, None)
+            if isinstance(value, float) and value > 0:
+                taken.append((module, name, value))
+                setattr(module, name, 0.0)
     return taken
 
 
