@@ -104,14 +104,19 @@ HEADED = {
 }
 
 
+def bare(family: str) -> Any:
+    """What opens a base model: of T5, `AutoModel` would open a decoder too."""
+    return hf.T5EncoderModel if family == "t5" else hf.AutoModel
+
+
 def build(family: str, attention: str = "sdpa", seed: int = 0) -> nn.Module:
     """A base model in eval mode; families without sdpa fall back to eager."""
     config = CONFIGS[family]()
     torch.manual_seed(seed)
     if family in ("deberta-v2", "mpnet"):
         attention = "eager"
-    bare = hf.AutoModelForTextEncoding if family == "t5" else hf.AutoModel
-    return enliven(bare.from_config(config, attn_implementation=attention)).eval()
+    opener = hf.AutoModelForTextEncoding if family == "t5" else hf.AutoModel
+    return enliven(opener.from_config(config, attn_implementation=attention)).eval()
 
 
 def build_headed(family: str, seed: int = 0) -> nn.Module:

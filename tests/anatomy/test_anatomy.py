@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
@@ -65,6 +66,28 @@ def test_head_and_pooler(family, head, pooled):
     assert set(anatomy.head) == head
     assert (anatomy.pooler is not None) == pooled
     assert Anatomy.of(zoo.build(family)).head == {}
+
+
+def test_t5_with_a_gate():
+    """As T5 1.1 and FLAN-T5 have it; the config says which of the two a checkpoint is."""
+    config = zoo.CONFIGS["t5"]()
+    gated = type(config)(**{**config.to_diff_dict(), "feed_forward_proj": "gated-gelu"})
+    torch.manual_seed(0)
+    model = zoo.enliven(hf.T5EncoderModel(gated)).eval()
+    anatomy, inputs = Anatomy.of(model), zoo.inputs_for("t5")
+    assert anatomy.blocks[0].gate.shape == anatomy.blocks[0].up.shape == (64, 48)
+    assert Anatomy.of(zoo.build("t5")).blocks[0].gate is None
+    with torch.no_grad():
+        before = model(**inputs)[0]
+        for block in anatomy.blocks:
+            block.keep_neurons(torch.randperm(64).tolist())
+        torch.testing.assert_close(model(**inputs)[0], before, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("head", [hf.T5Model, hf.T5ForConditionalGeneration, hf.T5ForSequenceClassification])
+def test_of_t5_only_encoders_are_known(head):
+    with pytest.raises(AnatomyError, match=r"has a `decoder`, and of family `t5` only encoders are known"):
+        Anatomy.of(head(zoo.CONFIGS["t5"]()))
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)

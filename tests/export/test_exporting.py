@@ -76,6 +76,7 @@ EXPORTED = [
     ("deberta-v2", "ternary", {}),
     ("modernbert", "int8", {}),
     ("mpnet", "ternary", {}),
+    ("t5", "ternary", {}),
     ("vit", "ternary", {"hidden_size": 192}),
     ("vit_mae", "float", {}),
     ("gpt2", "ternary", {}),

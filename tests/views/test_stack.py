@@ -30,6 +30,7 @@ from slimformer.views import (
     strip,
     uniform_scores,
 )
+from slimformer.views.rounding import tied_modules
 from tests import zoo
 
 
@@ -55,7 +56,9 @@ def view_everything(model, order=("ternary", "mask"), seed=0):
                 else:
                     attach(matrix, MaskView(uniform_scores(matrix.shape, 0.3, generator=generator)))
     if anatomy.word_embedding is not None:
-        attach(anatomy.word_embedding, QuantizedView("ternary"))
+        view = QuantizedView("ternary")
+        for table in (*tied_modules(anatomy), anatomy.word_embedding):
+            attach(table, view)
     widths = []
     for block in anatomy.blocks:
         widths.append(slice_neurons(block))
@@ -128,8 +131,6 @@ def test_nested_equals_narrowed_for_good(family):
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("narrow", ["baked", "kept"])
 def test_a_narrowed_model_can_be_saved_and_loaded_by_anyone(family, narrow, tmp_path):
-    from transformers import AutoModel
-
     model = zoo.build(family)
     for block in Anatomy.of(model).blocks:
         if narrow == "baked":
@@ -138,7 +139,7 @@ def test_a_narrowed_model_can_be_saved_and_loaded_by_anyone(family, narrow, tmp_
             block.keep_neurons(range(24))
     bake(model)
     model.save_pretrained(tmp_path)
-    again = AutoModel.from_pretrained(tmp_path)
+    again = zoo.bare(family).from_pretrained(tmp_path)
     assert Anatomy.of(again).blocks[0].ffn_width == 24
     assert_equal_enough(outputs(again.eval(), family), outputs(model, family))
 
@@ -180,7 +181,7 @@ def test_saved_and_restored_without_pickle(family, tmp_path):
     model = zoo.build(family)
     view_everything(model)
     description = describe(model)
-    tensors = {name: value.contiguous() for name, value in model.state_dict().items()}
+    tensors = {name: value.clone(memory_format=torch.contiguous_format) for name, value in model.state_dict().items()}
     save_file(tensors, tmp_path / "viewed.safetensors")
 
     fresh = restore(zoo.build(family, seed=5), description)

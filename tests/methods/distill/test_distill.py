@@ -159,7 +159,7 @@ def test_teachers_of_every_kind(family, place, tmp_path):
     steps = {"max_steps": 24, "lr": 1e-2, "batch_size": 16}
     result = distill(place, teacher=tmp_path / "teacher", **heads, relation_heads=4, out=tmp_path / "out", **steps)
     assert learned(result) > 0.02
-    assert type(hf.AutoModel.from_pretrained(tmp_path / "out")) is type(result.model)
+    assert type(zoo.bare(family).from_pretrained(tmp_path / "out")) is type(result.model)
 
 
 @pytest.mark.slow

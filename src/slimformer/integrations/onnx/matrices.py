@@ -9,7 +9,7 @@ product. There are no zero points: the one that is left out is the middle, where
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -218,6 +218,8 @@ class _Blocks(nn.Module):
 
     codes: Tensor
     scales: Tensor
+    #: T5 asks its matrices for their type, and takes this for one that does not matter.
+    weight: ClassVar[None] = None
 
     def __init__(self, weight: BlockWeight) -> None:
         super().__init__()
