@@ -17,8 +17,8 @@ from slimformer.errors import ArtifactError, SlimformerError
 from tests import corpus, zoo
 
 EPSILONS = ("layer_norm_eps", "rms_norm_eps", "norm_eps", "layer_norm_epsilon")
-ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function")
-HEADS = ("num_attention_heads", "n_heads", "n_head")
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function", "feed_forward_proj")
+HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
 #: Activations that are easily taken for one another.
 NEAR = {"gelu": "gelu_new", "gelu_new": "gelu", "gelu_pytorch_tanh": "silu", "silu": "gelu", "relu": "gelu"}
 
@@ -40,8 +40,9 @@ def changed_heads(config):
     change = {name: config[name] // 2}
     if "num_key_value_heads" in config:
         change["num_key_value_heads"] = max(1, config["num_key_value_heads"] // 2)
-    if config.get("head_dim"):
-        change["head_dim"] = config["head_dim"] * 2
+    for width in ("head_dim", "d_kv"):
+        if config.get(width):
+            change[width] = config[width] * 2
     return change
 
 
@@ -84,7 +85,7 @@ def test_whatever_changes_the_forward_is_seen(known, change, tmp_path):
     with pytest.raises(SlimformerError) as refusal:
         recognised(known, edited(base, tmp_path / "changed", settings))
     # Where norms or keys are as wide as a head, or there is a bias for each, other heads do not even fit the weights.
-    fits = change != "heads" or family not in ("qwen3", "gemma", "mpnet")
+    fits = change != "heads" or family not in ("qwen3", "gemma", "mpnet", "t5")
     assert ("computes something else" in str(refusal.value)) == fits
 
 
