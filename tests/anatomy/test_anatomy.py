@@ -70,8 +70,7 @@ def test_head_and_pooler(family, head, pooled):
 
 def test_t5_with_a_gate():
     """As T5 1.1 and FLAN-T5 have it; the config says which of the two a checkpoint is."""
-    config = zoo.CONFIGS["t5"]()
-    gated = type(config)(**{**config.to_diff_dict(), "feed_forward_proj": "gated-gelu"})
+    gated = hf.T5Config(**zoo.CONFIGS["t5"].keywords, feed_forward_proj="gated-gelu")
     torch.manual_seed(0)
     model = zoo.enliven(hf.T5EncoderModel(gated)).eval()
     anatomy, inputs = Anatomy.of(model), zoo.inputs_for("t5")

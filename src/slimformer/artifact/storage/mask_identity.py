@@ -127,9 +127,11 @@ def _rounded(model: PreTrainedModel, precision: Cast) -> PreTrainedModel:
     if precision == "float32":
         return model
     rounded = copy.deepcopy(model)
+    # Transformers leaves some weights of T5 in float32 where float16 is asked for.
+    exempt = set(getattr(model, "_keep_in_fp32_modules", None) or ()) if precision == "float16" else set()
     with torch.no_grad():
-        for tensor in rounded.state_dict().values():
-            if tensor.is_floating_point():
+        for name, tensor in rounded.state_dict().items():
+            if tensor.is_floating_point() and exempt.isdisjoint(name.split(".")):
                 tensor.copy_(tensor.to(getattr(torch, precision)))
     return rounded
 
