@@ -17,7 +17,7 @@ from slimformer.errors import ArtifactError, SlimformerError
 from tests import corpus, zoo
 
 EPSILONS = ("layer_norm_eps", "rms_norm_eps", "norm_eps", "layer_norm_epsilon")
-ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function", "feed_forward_proj")
+ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function", "dense_act_fn")
 HEADS = ("num_attention_heads", "n_heads", "n_head", "num_heads")
 #: Activations that are easily taken for one another.
 NEAR = {"gelu": "gelu_new", "gelu_new": "gelu", "gelu_pytorch_tanh": "silu", "silu": "gelu", "relu": "gelu"}
