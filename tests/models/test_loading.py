@@ -112,6 +112,14 @@ def test_every_family_is_loaded_bare_and_with_its_head(family, tmp_path):
             assert torch.equal(tensor, state[name]) if name in state else "pooler" in name
 
 
+@pytest.mark.parametrize("stored", [hf.T5EncoderModel, hf.T5Model])
+def test_a_head_on_a_decoder_that_is_not_known_is_refused(stored, tmp_path):
+    stored(zoo.CONFIGS["t5"]()).save_pretrained(tmp_path)
+    with pytest.raises(SlimformerError, match="T5ForSequenceClassification has a `decoder`, and .* only encoders"):
+        models.load_model(tmp_path, hf.AutoModelForSequenceClassification)
+    assert type(models.load_model(tmp_path, hf.AutoModel)) is hf.T5EncoderModel
+
+
 def test_a_checkpoint_without_tokenizer_files_is_refused(tmp_path, data):
     folder = classifier(tmp_path / "model")
     for path in folder.glob("tokenizer*"):

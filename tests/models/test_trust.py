@@ -119,7 +119,6 @@ def test_a_kernel_from_elsewhere_is_code_too(key, tmp_path):
 
 
 def test_trust_ends_with_its_block_and_is_not_withdrawn_inside():
-    with models.trusting():
-        with models.trusting(False):
-            assert models.trusted()
+    with models.trusting(), models.trusting(False):
+        assert models.trusted()
     assert not models.trusted()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import nn
 
 from slimformer.anatomy.block import Block
-from slimformer.anatomy.family import Family, family_of
+from slimformer.anatomy.family import Family, family_of, known
 from slimformer.anatomy.matrix import Matrix
 from slimformer.errors import AnatomyError
 
@@ -48,11 +48,7 @@ class Anatomy:
                 f"a {type(model).__name__} has no `{family.blocks}`, where family `{family.name}` keeps its blocks; "
                 "check the installed transformers version"
             ) from None
-        if family.beyond is not None and find(base, family.beyond) is not None:
-            raise AnatomyError(
-                f"a {type(model).__name__} has a `{family.beyond}`, and of family `{family.name}` only encoders are "
-                "known; give a model of the encoder alone"
-            )
+        refuse_beyond(model)
         return cls(model, base, family)
 
     def __repr__(self) -> str:
@@ -115,6 +111,17 @@ class Anatomy:
 
     def _base_module(self, path: str | None) -> nn.Module | None:
         return None if path is None else find(self.base, path)
+
+
+def refuse_beyond(model: nn.Module) -> None:
+    """Raise where a model of a known family has a part that the family's entry does not describe: T5's decoder."""
+    model_type = cast("Any", model).config.model_type
+    beyond = family_of(model_type).beyond if model_type in known() else None
+    if beyond is not None and find(cast("nn.Module", getattr(model, "base_model", model)), beyond) is not None:
+        raise AnatomyError(
+            f"a {type(model).__name__} has a `{beyond}`, and of family `{model_type}` only encoders are known; give a "
+            "model of the encoder alone, or a task whose head stands on that"
+        )
 
 
 def unwrap(model: nn.Module) -> nn.Module:

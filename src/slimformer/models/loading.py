@@ -57,6 +57,8 @@ def load_model(
     """
     import torch
 
+    from slimformer.anatomy.anatomy import refuse_beyond
+
     model_class = _without_decoder(name, model_class)
     if new_head or _calls_base_differently(name, model_class):
         return _load_under_new_head(name, model_class, settings)
@@ -77,6 +79,7 @@ def load_model(
         raise CheckpointError(
             f"weights of `{name}` cannot be loaded: {first_sentence(error)}; check the folder"
         ) from error
+    refuse_beyond(model)
     _check_loaded(name, model, info, whole)
     return cast("PreTrainedModel", model)
 
