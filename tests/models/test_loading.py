@@ -115,7 +115,7 @@ def test_every_family_is_loaded_bare_and_with_its_head(family, tmp_path):
 @pytest.mark.parametrize("stored", [hf.T5EncoderModel, hf.T5Model])
 def test_a_head_on_a_decoder_that_is_not_known_is_refused(stored, tmp_path):
     stored(zoo.CONFIGS["t5"]()).save_pretrained(tmp_path)
-    with pytest.raises(SlimformerError, match="T5ForSequenceClassification has a `decoder`, and .* only encoders"):
+    with pytest.raises(SlimformerError, match=r"T5ForSequenceClassification has a `decoder`, and .* only encoders"):
         models.load_model(tmp_path, hf.AutoModelForSequenceClassification)
     assert type(models.load_model(tmp_path, hf.AutoModel)) is hf.T5EncoderModel
 
