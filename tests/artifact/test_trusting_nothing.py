@@ -110,6 +110,14 @@ def test_other_answers_than_recorded_are_refused(artifact, way, key, value):
         way(artifact)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", True, None])
+def test_another_type_than_recorded_is_refused(artifact, way, dtype):
+    edit(artifact / "config.json", dtype=dtype)
+    resum(artifact)
+    with pytest.raises(ArtifactError, match=f"gives the type `{dtype}`, and the artifact is of `float32`"):
+        way(artifact)
+
+
 def test_without_checking_answers_are_not_compared(artifact):
     edit(artifact / "config.json", layer_norm_eps=0.5)
     resum(artifact)

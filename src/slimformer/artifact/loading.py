@@ -138,6 +138,11 @@ def load_checked(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
         )
+    if (dtype_read := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` gives the type `{dtype_read[:40]}`, and the artifact is of "
+            f"`{manifest.model.dtype}`; copy the artifact again"
+        )
     storage = storage_of(folder)
     storage.cast_base = cast_base
     model = load_model(folder, dtype=dtype, base=base, storage=storage)

@@ -18,7 +18,7 @@ from slimformer.artifact.layout import READING
 from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.probe import ProbeOutput, difference, noise, sampled
 from slimformer.errors import ArtifactError, CheckpointError
-from slimformer.models.sentence import SentenceSettings
+from slimformer.models import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,14 +53,17 @@ def read(folder: Path, labels: Any, processor: Any) -> Reading:
         labels: `id2label` of its model's config.
         processor: Its tokenizer or image processor, or that of its base; None for none.
     """
+    from slimformer.models.sentence import SentenceSettings
+
     try:
         sentence = SentenceSettings.read(folder)
         aspects: dict[str, Any] = {"labels": {str(number): label for number, label in (labels or {}).items()}}
         aspects["sentence settings"] = None if sentence is None else asdict(sentence)
         tokenizer = getattr(processor, "tokenizer", processor)
-        if hasattr(tokenizer, "get_vocab"):
-            aspects |= _of_tokenizer(tokenizer)
-        image = None if processor is None or hasattr(processor, "get_vocab") else _prepared(processor)
+        with quiet():
+            if hasattr(tokenizer, "get_vocab"):
+                aspects |= _of_tokenizer(tokenizer)
+            image = None if processor is None or hasattr(processor, "get_vocab") else _prepared(processor)
         return Reading(digests={name: _digest(value) for name, value in aspects.items()}, image=image)
     except (ArtifactError, CheckpointError) as error:
         raise ArtifactError(str(error)) from error
