@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from PIL import Image
 
 from tests import runs
 
@@ -177,3 +178,60 @@ def test_the_same_from_a_shell(base, data, tmp_path):
     )
     runs.Done(done.returncode, done.stdout, done.stderr).refused("UTF-8")
     assert runs.listing(tmp_path) == before
+
+
+def test_labels_that_cannot_be_written_are_found_before_training(tmp_path):
+    """Folders of images may have names that are no text, and a label is the name of its folder."""
+    viewer = runs.viewer(tmp_path / "viewer")
+    for split in ("train", "dev"):
+        for label in (os.fsdecode(b"caf\xe9"), "bar"):
+            folder = tmp_path / "images" / split / label
+            folder.mkdir(parents=True)
+            Image.new("RGB", (28, 28)).save(folder / "0.png")
+    before = runs.listing(tmp_path)
+    done = runs.finetune(viewer, "image-classification", tmp_path / "images", tmp_path / "out")
+    done.refused("utf-8")  # one line: no step was taken
+    assert runs.listing(tmp_path) == before
+
+
+QUANTIZE = {
+    "a block that is not there": (["--distil-layers", "99"], ["there is no block 99"]),
+    "a term for such a block": (["--terms", "hidden[7]:1"], ["there is no block 7"]),
+    "a term without inputs": (["--terms", "mlm:1"], ["term `mlm` learns from masked inputs"]),
+    "nothing to balance": (["--terms", "attention-maps:1", "--balance", "auto"], ["name two of them"]),
+    "a group beyond any row": (
+        ["--granularity", "group", "--group-size", "65"],
+        ["`--group-size` is 65, and the longest row has 64 weights"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZE)
+@pytest.mark.parametrize("start", ["base", "artifact"])
+def test_what_cannot_be_quantized_is_found_before_a_teacher_is_trained(name, start, data, tmp_path, request):
+    flags, words = QUANTIZE[name]
+    model = request.getfixturevalue(start)  # without a head, so that it would be fine-tuned first; or with one
+    given = ["--model", model, "--task", "classification", "--data", data, "--out", tmp_path / "out"]
+    runs.run("quantize", *given, "--max-steps", 2, *flags).refused(*words)
+    assert not runs.listing(tmp_path)
+
+
+REPORTS = {
+    "a folder": ("{place}", "a folder; give a file"),
+    "below a file": ("{place}/file/report.html", "cannot be written: not a directory"),
+    "where nothing can be made": ("/proc/report.html", "cannot be written"),
+    "a long name": ("{place}/" + "x" * 250, "file name too long"),
+    "somebody else's": ("{place}/file", "is no report as slimformer wrote it"),
+    "in the result": ("{place}/out/report.html", "inside the result"),
+}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_a_report_that_cannot_be_written_is_found_before_training(name, base, data, tmp_path):
+    path, words = REPORTS[name]
+    (tmp_path / "file").write_text("mine")
+    given = ["--teacher", base, "--corpus", data / "train.tsv", "--text-column", "text", "--layers", 1]
+    out = ["--out", tmp_path / "out", "--report", path.format(place=tmp_path)]
+    runs.run("distill", *given, *out, "--max-steps", 2, "--batch-size", 8).refused(words)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert runs.listing(tmp_path) == {"file"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import cached_property
 
 import pytest
 import torch
 from torch import nn
+from transformers import TrainingArguments
 
 from slimformer import Anatomy
 from slimformer.errors import TrainingError
@@ -211,6 +213,28 @@ def test_the_best_weights_are_kept(tmp_path):
         primary="score", quiet=True,
     )  # fmt: skip
     assert last.kept_step == 6
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_of_several_gpus_one_is_used(quiet, tmp_path, monkeypatch, capsys):
+    """On a machine with two, the loop of Transformers would take two batches at each step."""
+    set_up = TrainingArguments._setup_devices.func
+
+    def with_two(arguments):
+        device = set_up(arguments)
+        arguments._n_gpu = 2
+        return device
+
+    alone = run(still(), tmp_path / "one")
+    several = cached_property(with_two)
+    several.__set_name__(TrainingArguments, "_setup_devices")
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", several)
+    trained = train(still(), options(), features(), collate, tmp_path / "two", quiet=quiet)
+    assert losses(trained) == losses(alone)
+    told = (
+        "note: of 2 GPUs one is used; `accelerate launch --multi_gpu --num_processes 2 -m slimformer …` uses them all"
+    )
+    assert (told in capsys.readouterr().err.splitlines()) is not quiet
 
 
 def test_smaller_may_be_better(tmp_path):

@@ -8,7 +8,7 @@ from slimformer.artifact.loading import Loaded, Report, load, verify
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Step, TaskRecord, read_manifest
 from slimformer.artifact.merging import merge
 from slimformer.artifact.provenance import fingerprint
-from slimformer.artifact.saving import republish, save
+from slimformer.artifact.saving import check_description, republish, save
 from slimformer.artifact.storage.mask import MaskStorage
 from slimformer.artifact.storage.mask_file import MaskFile
 
@@ -23,6 +23,7 @@ __all__ = [
     "Report",
     "Step",
     "TaskRecord",
+    "check_description",
     "fingerprint",
     "load",
     "merge",

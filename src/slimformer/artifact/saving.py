@@ -135,6 +135,11 @@ def republish(
         return _write_manifest(stage, {**{name: getattr(manifest, name) for name in KEPT}, "steps": steps})
 
 
+def check_description(step: Step, task: TaskRecord | Mapping[str, Any] | None = None) -> None:
+    """Refuse, before a model is trained, what no manifest could hold: labels, settings or paths that are no text."""
+    _describe([step], None, task)
+
+
 def _check_model(model: nn.Module) -> PreTrainedModel:
     import transformers
     from torch.nn.utils import parametrize

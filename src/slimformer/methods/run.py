@@ -60,6 +60,9 @@ def _run(state: Method[Any]) -> RunResult:
         if not options.quiet:
             show_notes(state.notes)
         output.check_free(options)  # much may have happened since
+        if output.path is not None:
+            step = artifact.Step(method=state.name, config=settings, command=options.command)
+            artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
             folder.begin(settings, options.resume)
         trained = state.train(folder.path)

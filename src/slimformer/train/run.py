@@ -76,7 +76,7 @@ def train(
     from slimformer.train.trainer import SlimTrainer
 
     epoch = math.ceil(len(features) / options.batch_size)
-    arguments = _arguments(options, folder, epoch, evaluation is not None)
+    arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
     callbacks: list[Any] = [LogAtTheEnd()]
     if evaluation is not None and options.eval_every is None:
         callbacks.append(EvaluateEpochs(epoch))
@@ -171,7 +171,7 @@ def _warn(message: str) -> None:
     sys.stderr.write(f"note: {message}\n")
 
 
-def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bool) -> Any:
+def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates: bool, quiet: bool) -> Any:
     import torch
     from transformers import TrainingArguments
 
@@ -187,7 +187,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bo
     evaluating: dict[str, Any] = {"eval_strategy": "no"}  # without a number of steps, a callback asks for it
     if evaluates and options.eval_every is not None:
         evaluating = {"eval_strategy": "steps", "eval_steps": options.eval_every}
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(folder),
         max_steps=total,
         per_device_train_batch_size=options.batch_size // parts,
@@ -214,6 +214,20 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, evaluates: bo
         ddp_find_unused_parameters=False,
         **evaluating,
     )
+    _use_one_gpu(arguments, quiet)
+    return arguments
+
+
+def _use_one_gpu(arguments: Any, quiet: bool) -> None:
+    """Keep the loop from `nn.DataParallel`: a batch for each GPU would multiply the batch size."""
+    count = arguments.n_gpu
+    if count > 1:
+        arguments._n_gpu = 1
+        if not quiet:
+            _warn(
+                f"of {count} GPUs one is used; `accelerate launch --multi_gpu --num_processes {count} -m slimformer …` "
+                "uses them all"
+            )
 
 
 def _tensorboard(folder: str) -> Any:

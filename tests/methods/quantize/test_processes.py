@@ -44,6 +44,6 @@ def test_two_processes_learn_as_one(tmp_path):
     assert len(one["curve"]) == len(two["curve"]) == 8
     for alone, together in zip(one["curve"], two["curve"], strict=True):
         assert set(alone) == set(together)
-        assert together == pytest.approx(alone, rel=1e-5)
+        assert together == pytest.approx(alone, rel=1e-5, abs=1e-7)  # both are float32
     assert "map" in one["curve"][4]
     assert "map" not in one["curve"][5]

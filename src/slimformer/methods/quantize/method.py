@@ -70,6 +70,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
         source, task = look_up(super().base), get_task(config.task)
         if self._knows(source):
             return ()
+        self._check_skeleton(source)
         folder = self._teacher_folder(task.name)
         self.teacher = str(folder)
         shared = {name: value for name, value in config.given().items() if name in FinetuneConfig.model_fields}
@@ -119,6 +120,21 @@ class Quantize(TaskMethod[QuantizeConfig]):
         if labels is None and kind.labelled:
             labels = load_data(config, ("train", "dev"), causal=models.is_causal(source.config)).labels
         return kind.head_fits(source.config, labels)
+
+    def _check_skeleton(self, source: Source) -> None:
+        """Refuse settings that do not fit the model before its teacher is trained; a model without weights tells."""
+        import torch
+        import transformers
+
+        from slimformer.methods.quantize.student import kd_objective, quantize_numbers
+
+        assert self.config.task is not None
+        head = head_classes(source.name, source.config, get_task(self.config.task))[0]
+        with torch.device("meta"):
+            skeleton = getattr(transformers, head)(copy.deepcopy(source.config))
+            if self.config.kd != "none":
+                kd_objective(copy.deepcopy(skeleton), skeleton, self.config)
+            quantize_numbers(skeleton, self.config)
 
     def _teacher_folder(self, task: str) -> Path:
         if self.config.out is not None:

@@ -15,7 +15,7 @@ from slimformer.views import QuantizedView, Rounding, attach, round_activations
 from slimformer.views.rounding import tied_head
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from slimformer.formats.number import Shared
     from slimformer.methods.quantize.config import NumberOptions, QuantizeConfig
@@ -25,7 +25,9 @@ def quantize_numbers(model: nn.Module, options: NumberOptions) -> nn.Module:
     """Put views on a model's weights and round its activations, as the options say; nothing is lost yet."""
     anatomy = Anatomy.of(model)
     if options.weights != FLOAT:
-        for matrix in _matrices(anatomy, fused=options.granularity != "matrix"):
+        matrices = _matrices(anatomy, fused=options.granularity != "matrix")
+        _check_groups(options.group_size, matrices)
+        for matrix in matrices:
             attach(matrix, _view(options.weights, options.granularity, options))
     embedding = options.weights if options.embedding is None else options.embedding
     table = anatomy.word_embedding
@@ -56,6 +58,16 @@ def _matrices(anatomy: Anatomy, fused: bool) -> list[Matrix]:
         paths = {matrix.path: matrix for matrix in matrices}
         matrices = [Matrix(matrix.root, matrix.path) for matrix in paths.values()]
     return matrices if anatomy.pooler is None else [*matrices, anatomy.pooler]
+
+
+def _check_groups(size: int | None, matrices: Sequence[Matrix]) -> None:
+    """Refuse groups beyond the longest row: all rows would be filled up to their size."""
+    longest = max(matrix.shape[1] for matrix in matrices)
+    if size is not None and size > longest:
+        raise ConfigError(
+            f"`group_size` is {size}, and the longest row has {longest} weights; give {longest} or less, or let each "
+            "`row` share a scale"
+        )
 
 
 def _view(weights: str, granularity: Shared, options: NumberOptions) -> QuantizedView:
