@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from slimformer.cli import main
 from tests import corpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -141,6 +142,17 @@ def accuracy_by_hand(model: Any, processor: Any, file: Path) -> float:
             logits = model(**processor(text, return_tensors="pt")).logits[0]
         right += model.config.id2label[int(logits.argmax())] == label
     return right / len(rows)
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """As on a disk that is full, a file cannot grow beyond some size."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def listing(folder: Path) -> set[str]:

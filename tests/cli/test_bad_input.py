@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests import runs
+from tests.runs import files_of_at_most
 
 GOOD = "text\tlabel\nthe film was good\tyes\na dull plot\tno\n"
 
@@ -235,3 +236,13 @@ def test_a_report_that_cannot_be_written_is_found_before_training(name, base, da
     runs.run("distill", *given, *out, "--max-steps", 2, "--batch-size", 8).refused(words)
     assert (tmp_path / "file").read_text() == "mine"
     assert runs.listing(tmp_path) == {"file"}
+
+
+@pytest.mark.parametrize("size", [0, 300, 5_000, 60_000])
+def test_a_disk_that_is_full_leaves_nothing_and_is_told_in_one_line(size, base, data, tmp_path, temporary):
+    """Whether it is the mark of the folder, the settings, a checkpoint or the result that cannot be written."""
+    with files_of_at_most(size):
+        done = runs.finetune(base, "classification", data, tmp_path / "deep" / "out", "--quiet", "--save-every", 1)
+    done.refused("no space to write in `", "out.training` (", "free some space")
+    assert not runs.listing(tmp_path)
+    assert not runs.listing(temporary)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +12,7 @@ from slimformer.errors import TrainingError
 from slimformer.train import checkpoints, train
 from slimformer.train.checkpoints import read_weights, write_weights
 from tests import runs, zoo
+from tests.runs import files_of_at_most
 from tests.train.test_trainer import StopNowError, collate, features, losses, options, still
 
 if TYPE_CHECKING:
@@ -115,17 +114,6 @@ def test_an_evaluation_that_was_interrupted_comes_again(done, best, tmp_path):
     again, resumed = once(tmp_path / "run", iter([0.9, 0.5][done:]), **settings)
     assert (again.steps, again.kept_step) == (whole.steps, whole.kept_step)
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
-
-
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """As on a disk that is full, a file cannot grow beyond some size."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("size", [0, 1_000, 20_000, 150_000])

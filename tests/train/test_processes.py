@@ -59,3 +59,33 @@ def test_two_processes_equal_one(method, tmp_path):
     figures = "metrics" if method == "finetune" else "losses"
     assert two[figures] == pytest.approx(one[figures], abs=1e-5)
     assert not (tmp_path / "two.training").exists()
+
+
+# The process that writes is slow at it; the other one would look for the student before it is there.
+WAITING = """
+import os, sys, time
+from slimformer import distill
+
+base, data, out = sys.argv[1:]
+if os.environ["RANK"] == "0":
+    slow = lambda event, args: time.sleep(2) if event == "os.rename" and str(args[1]) == out else None
+    sys.addaudithook(slow)
+loop = {"max_steps": 1, "batch_size": 4, "threads": 1, "quiet": True}
+corpus = {"corpus": [data + "/train.tsv"], "text_column": "text", "max_length": 16}
+task = {"task": "classification", "data": data, "finetune_steps": 1, "finetune_batch_size": 4}
+distill(teacher=base, layers=1, out=out, **corpus, **task, **loop)
+"""
+
+
+@pytest.mark.slow
+def test_all_processes_wait_for_the_student_before_it_is_fine_tuned(tmp_path):
+    base = corpus.model_folder(tmp_path / "base")
+    data = corpus.data_folder(tmp_path / "data")
+    script = tmp_path / "script.py"
+    script.write_text(WAITING)
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    arguments = ["--main_process_port", "0", script, base, data, tmp_path / "out"]
+    done = subprocess.run([*launch, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert {path.name for path in tmp_path.iterdir()} >= {"out", "out-classification"}
+    assert not list(tmp_path.glob("*.training"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import corpus
+from slimformer.methods.output import OutputDirectory
+from tests import corpus, runs
 from tests.runs import in_a_process, killed_when
 
 if TYPE_CHECKING:
@@ -128,3 +130,22 @@ def test_other_settings_and_forgotten_resume_are_refused(place):
         corpus.data_folder(place / "data")
     assert refused.returncode == 1
     assert "had `data_digest` = " in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_second_run_on_the_same_place_is_refused_at_once(place):
+    """Whatever it was told, and however the first one ends, which leaves no lock behind."""
+    out = place / "shared"
+    endless = ["100000" if flag == str(STEPS) else flag for flag in command(place, out)]
+    first = subprocess.Popen(endless, stderr=subprocess.DEVNULL)
+    try:
+        while not out.with_name("shared.training").exists():
+            assert first.poll() is None
+            time.sleep(0.01)
+        for more in ((), ("--resume",), ("--overwrite",)):
+            given = ["--model", place / "base", "--data", place / "data", "--out", out, *more]
+            runs.run(*FLAGS, *given).refused("another run is at work in `", "shared.training`; wait until it ends")
+    finally:
+        first.kill()
+        first.wait()
+    OutputDirectory.of(str(out)).training.check_idle()

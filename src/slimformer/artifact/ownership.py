@@ -25,8 +25,9 @@ TEXT = "slimformer made this folder for a while and removes it when its work is 
 
 
 def mark(folder: Path) -> None:
-    """Mark a folder that was empty; it is there already where a killed process had come so far."""
-    (folder / MARK).write_text(TEXT, encoding="utf-8")
+    """Mark a folder that was empty; the mark is there already where an earlier process has begun."""
+    if not (folder / MARK).exists():
+        (folder / MARK).write_text(TEXT, encoding="utf-8")
 
 
 def is_own(folder: Path) -> bool:

@@ -11,7 +11,7 @@ def demo(*, out: str = "demo", as_json: Json = False, quiet: Quiet = False) -> N
     """Train and measure a real model on real reviews in a few minutes, offline, and write a report.
 
     Args:
-        out: Folder for the artifacts and the report; what an earlier demo left there is replaced.
+        out: Folder for the artifacts and the report; what an earlier demo left there, unchanged, is replaced.
     """
     from slimformer.demo import COLUMNS, run_demo
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.ownership import is_own, lock, mark, remove, remove_mark
-from slimformer.artifact.staging import write_file
+from slimformer.artifact.staging import FULL, system_code, write_file
 from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
 SETTINGS = "settings.json"
@@ -70,18 +71,24 @@ class TrainingFolder:
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Make the folder if need be, and keep other runs out; a claim that comes to nothing leaves nothing."""
-        missing = [parent for parent in self.path.parents if not parent.exists()]
-        handle = self._lock()
-        try:
-            yield
-        finally:
-            if not self.has_begun():
-                remove_mark(self.path)
-                for parent in missing:
-                    with suppress(OSError):  # somebody has put something there
-                        parent.rmdir()
-            if handle is not None:
-                os.close(handle)
+        missing = [parent for parent in self.path.absolute().parents if not parent.exists()]
+        with writing(self.path):
+            handle = self._lock()
+            try:
+                mark(self.path)
+                yield
+            finally:
+                self._let_go(missing)
+                if handle is not None:
+                    os.close(handle)
+
+    def _let_go(self, missing: Sequence[Path]) -> None:
+        """Leave nothing of a claim that has come to nothing, nor the parents that were made for it."""
+        if not self.has_begun():
+            remove_mark(self.path)
+            for parent in missing:
+                with suppress(OSError):  # somebody has put something there
+                    parent.rmdir()
 
     def begin(self, settings: Mapping[str, Any], resume: bool) -> None:
         """Note the settings of a run that is about to train, or see that it goes on with the same ones."""
@@ -129,12 +136,10 @@ class TrainingFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
             self._check_own()
             if sys.platform == "win32":
-                mark(self.path)
                 return None
             with suppress(FileNotFoundError):
                 handle = self._hold()
                 if self.path.exists() and os.path.samestat(os.fstat(handle), self.path.stat()):
-                    mark(self.path)
                     return handle
                 os.close(handle)
 
@@ -160,6 +165,24 @@ class TrainingFolder:
             raise TrainingError(
                 f"`{path}` is a link, and checkpoints are not written through one; remove it, or choose another `--out`"
             )
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say in one line that a disk is full; what was written before stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        code = system_code(error)
+        # PyTorch does not say why it could not write.
+        reason = os.strerror(code) if code in FULL else "writing failed" if "PytorchStreamWriter" in str(error) else ""
+        if not reason:
+            raise
+        free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+        raise TrainingError(
+            f"no space to write in `{folder}` ({reason.lower()}), {free:,} bytes are free; free some space, and go on "
+            "with `--resume`"
+        ) from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.staging import FULL, system_code
 from slimformer.errors import TrainingError
 from slimformer.files import as_path
 from slimformer.train import checkpoints
+from slimformer.train.folder import writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,24 +146,6 @@ def _own_forward(model: nn.Module) -> Iterator[None]:
             model.__dict__.pop(name, None)
         if before is not None:
             model.__dict__["forward"] = before
-
-
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Say in one line that a disk is full; what was written before stays as it is."""
-    try:
-        yield
-    except Exception as error:
-        code = system_code(error)
-        # PyTorch does not say why it could not write.
-        reason = os.strerror(code) if code in FULL else "writing failed" if "PytorchStreamWriter" in str(error) else ""
-        if not reason:
-            raise
-        free = shutil.disk_usage(folder).free
-        raise TrainingError(
-            f"no space to write a checkpoint in `{folder}` ({reason.lower()}), {free:,} bytes are free; free some "
-            "space, and go on with `--resume`"
-        ) from error
 
 
 def _warn(message: str) -> None:
