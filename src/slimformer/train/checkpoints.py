@@ -152,5 +152,5 @@ def _sum(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
