@@ -49,7 +49,7 @@ def is_sealed(checkpoint: Path) -> bool:
 def damage(checkpoint: Path) -> str | None:
     """What of a sealed checkpoint is not as it was written; None if all is."""
     try:
-        sums = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
+        sums: dict[str, str] = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
         changed = [name for name, expected in sums.items() if sum_file(checkpoint / name).sha256 != expected]
     except (OSError, ValueError, AttributeError):
         return SEAL
@@ -152,5 +152,5 @@ def _sum(tensors: Mapping[str, Tensor]) -> str:
     total = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
