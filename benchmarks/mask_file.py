@@ -1,4 +1,4 @@
-"""What a mask file takes, by several codes and beside LoRA adapters: MiniLM, blocks 2 to 5, 5 % of the weights dropped."""
+"""What a mask file of MiniLM takes, by several codes and beside LoRA adapters: 5 % of blocks 2 to 5 are dropped."""
 
 from __future__ import annotations
 

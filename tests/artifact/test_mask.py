@@ -245,6 +245,10 @@ def newer(header, tensors):
     header["format"] = 9
 
 
+def draw(header, tensors):
+    header["drawn"] = {"elsewhere.weight": {"seed": 1, "deviation": 0.02}}
+
+
 def unknown(header, tensors):
     header["colour"] = "red"
 
@@ -265,6 +269,7 @@ def beyond(header, tensors):
         (forget, "has bits or a shape of `.*`, but not both"),
         (narrow, "is for 16 neurons in block 0, and the base has 64"),
         (newer, "is of format 9, and this slimformer reads up to format 2; update slimformer"),
+        (draw, "tells how `elsewhere.weight` was drawn and has no bits of it"),
         (unknown, "the header of `.*` cannot be read"),
         (beyond, "the header of `.*` cannot be read"),
     ],

@@ -17,6 +17,7 @@ from slimformer.artifact.storage.mask_base import base_processor, find_base, ful
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import SharedBase, put, showing
 from slimformer.errors import ArtifactError
+from slimformer.formats.drawn import draw
 from slimformer.inference.codec import TaskCodec
 from slimformer.views.snapshot import clone
 
@@ -127,6 +128,9 @@ def _fill(model: PreTrainedModel, file: MaskFile, folder: Path) -> tuple[str, ..
     device = next(tensor.device for tensor in state.values() if not tensor.is_meta)
     for name, tensor in file.whole.items():
         put(model, name, tensor.to(device))
+    for name, record in file.drawn.items():
+        put(model, name, draw(file.shapes[name], record.seed, record.deviation).to(device))
+    state = dict(model.state_dict())
     prefix = f"{model.base_model_prefix}."
     inside = tuple(name for name in file.bits if name.startswith(prefix) and not file.kept)
     for name in file.bits:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers as hf
 
 import slimformer
 from slimformer import models
 from slimformer.anatomy import Anatomy, family_of
 from slimformer.artifact import MaskFile, MaskStorage, Step, fingerprint, save
+from slimformer.bank import MaskBank
 from slimformer.errors import AnatomyError, ArtifactError, ConfigError
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking, new_head
 from slimformer.views import attached
-from tests import zoo
+from tests import corpus, zoo
 
 UNPINNED = [family for family in zoo.FAMILIES if family_of(family).heads_pinned_by is None]
 
@@ -186,3 +188,24 @@ def test_bits_that_are_not_the_models_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match=f"`{name}` of the model is not that of the base times the bits"):
         save(tmp_path / "out", model, base=tmp_path / "base", step=Step(method="mask"), storage=storage)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_masked_classifier_is_stored_as_bits(tmp_path):
+    """Its random weights are drawn again by loading, bank and merge, to the last bit."""
+    base = corpus.model_folder(tmp_path / "base")
+    torch.manual_seed(0)
+    model = hf.AutoModelForSequenceClassification.from_pretrained(base, num_labels=5).eval()
+    masking = Masking.start(model, MaskConfig(blocks="1-", classifier="masked", initial_sparsity=0.3))
+    masking.end(model)
+    described = {"processor": corpus.tokenizer(), "base": base, "step": Step(method="mask")}
+    save(tmp_path / "out", model, **described, storage=masking.storage())
+    file = MaskFile.read(tmp_path / "out" / "mask.safetensors")
+    assert set(file.whole) == {"classifier.bias"}
+    assert file.bits["classifier.weight"].numel() <= 1 + 5 * 32 // 8
+    expected = model.state_dict()
+    assert 0 < int((expected["classifier.weight"] == 0).sum()) < 5 * 32
+    assert expected["classifier.weight"].std() == pytest.approx(0.02 * 0.7**0.5, rel=0.2)
+    bank = MaskBank(base)
+    bank.add("task", tmp_path / "out")
+    for again in (slimformer.load(tmp_path / "out").model, bank.use("task")):
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in again.state_dict().items())

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from slimformer.artifact.manifest import Manifest
     from slimformer.artifact.storage.handler import Loader
-    from slimformer.artifact.storage.mask_file import Unit
+    from slimformer.artifact.storage.mask_file import DrawnRecord, Unit
 
     Kept = Mapping[int, Mapping[Unit, Tensor]]
 
@@ -53,14 +53,21 @@ class MaskStorage(Storage):
         bits: Name of a weight → which of its entries the run kept, as booleans; a weight that is not listed but whose
             values are the base's or 0 gets bits that say so.
         kept: Which neurons and heads of the base the model still has, where some were removed.
+        drawn: How the masked weights of a head were drawn, which the base does not have.
     """
 
     name = "mask"
     weights = (MASK,)
 
-    def __init__(self, bits: Mapping[str, Tensor] | None = None, kept: Kept | None = None) -> None:
+    def __init__(
+        self,
+        bits: Mapping[str, Tensor] | None = None,
+        kept: Kept | None = None,
+        drawn: Mapping[str, DrawnRecord] | None = None,
+    ) -> None:
         self.bits = bits or {}
         self.kept = kept or {}
+        self.drawn = drawn or {}
 
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
         """Write the mask file and the config; refused where base and bits do not give the model back exactly."""
@@ -71,8 +78,10 @@ class MaskStorage(Storage):
                 f"a mask needs the base it was made from, and `base` is `{base}`; give its name or folder"
             )
         assembled = assemble(base, type(model), model.config)
+        draw_head(assembled, self.drawn, str(stage))
         narrow(assembled, self.kept, str(stage))
-        bits, whole = differences(model, assembled, names_in_base(base, type(model)), self.bits)
+        known = names_in_base(base, type(model)) | self.drawn.keys()
+        bits, whole = differences(model, assembled, known, self.bits)
         own_processor = processor is not None and not _is_of_base(processor, base)
         record = BaseRecord(
             name=describe_base(base).name,
@@ -82,7 +91,8 @@ class MaskStorage(Storage):
             processor={} if own_processor or processor is None else processor_sums(base),
         )
         shapes = {name: tuple(each.shape) for name, each in bits.items()}
-        file = MaskFile(record, {name: gaps.encode(each) for name, each in bits.items()}, shapes, self.kept, whole)
+        coded = {name: gaps.encode(each) for name, each in bits.items()}
+        file = MaskFile(record, coded, shapes, self.kept, whole, self.drawn)
         file.write(stage / MASK)
         _check_exact(model, put_on(replace(file, kept={}), assembled, ""))
         config = copy.deepcopy(model.config)
@@ -101,7 +111,8 @@ class MaskStorage(Storage):
         file = MaskFile.read(folder / MASK)
         place = find_base(file, folder, base, cast=self.cast_base)
         assembled = assemble(place, loader[0], models.load_config(folder))
-        check_whole(file, assembled, names_in_base(place, loader[0]), str(folder))
+        check_whole(file, assembled, names_in_base(place, loader[0]) | file.drawn.keys(), str(folder))
+        draw_head(assembled, file.drawn, str(folder))
         model = put_on(file, assembled, str(folder))
         if dtype not in (None, "auto"):
             model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
@@ -160,6 +171,20 @@ def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedMode
         for name, tensor in file.whole.items():
             state[name].copy_(tensor)
     return model
+
+
+def draw_head(model: PreTrainedModel, drawn: Mapping[str, DrawnRecord], where: str) -> None:
+    """Give a model the weights its head was drawn with."""
+    import torch
+
+    from slimformer.formats.drawn import draw
+
+    state = model.state_dict()
+    with torch.no_grad():
+        for name, record in drawn.items():
+            if name not in state:
+                raise ArtifactError(f"the mask in `{where}` is for `{name}`, which the model has not; copy it again")
+            state[name].copy_(draw(state[name].shape, record.seed, record.deviation))
 
 
 def check_whole(file: MaskFile, assembled: PreTrainedModel, in_base: set[str], where: str) -> None:

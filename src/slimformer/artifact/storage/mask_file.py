@@ -52,20 +52,31 @@ class BaseRecord(Record):
     )
 
 
+class DrawnRecord(Record):
+    """How the weight of a head was drawn that was masked and not trained; see `slimformer.formats.drawn`."""
+
+    seed: int = Field(ge=0, lt=1 << 32)
+    deviation: float = Field(gt=0)
+
+
 class Header(Record):
     """What the file says of itself."""
 
-    format: int = Field(default=FORMAT, ge=1, le=FORMAT)
+    format: int = Field(ge=1, le=FORMAT)
     base: BaseRecord
     shapes: dict[str, list[int]] = Field(description="shape of each masked weight")
     kept: dict[Annotated[str, Field(pattern=r"^\d+/(neurons|heads)$")], int] = Field(
         default_factory=dict, description="`block/neurons` or `block/heads` → how many there were"
     )
+    drawn: dict[str, DrawnRecord] = Field(
+        default_factory=dict, description="name of a weight that the base does not have → how it was drawn"
+    )
     sha256: Sha256 | None = Field(default=None, description="sum over the rest of the header and all tensors")
 
     def sum_with(self, tensors: Mapping[str, Tensor]) -> str:
         """The sum over the rest of the header and all tensors."""
-        return _sum(self.model_dump_json(exclude={"sha256"}, exclude_none=True), tensors)
+        # A field that is added later, with a default, changes no sum of today.
+        return _sum(self.model_dump_json(exclude={"sha256"}, exclude_defaults=True), tensors)
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class MaskFile:
         shapes: Name of a weight → its shape.
         kept: Block → unit → which of them are kept, as booleans.
         whole: Tensors that are stored as they are.
+        drawn: Masked weights that the base does not have → how they were drawn.
     """
 
     base: BaseRecord
@@ -85,6 +97,7 @@ class MaskFile:
     shapes: Mapping[str, tuple[int, ...]]
     kept: Mapping[int, Mapping[Unit, Tensor]] = field(default_factory=dict)
     whole: Mapping[str, Tensor] = field(default_factory=dict)
+    drawn: Mapping[str, DrawnRecord] = field(default_factory=dict)
 
     @property
     def masked_weights(self) -> int:
@@ -121,10 +134,10 @@ class MaskFile:
             for unit, flags in units.items():
                 tensors[f"{KEPT}{block}/{unit}"], counts[f"{block}/{unit}"] = pack(flags), flags.numel()
         shapes = {name: list(shape) for name, shape in self.shapes.items()}
-        header = Header(base=self.base, shapes=shapes, kept=counts)
+        header = Header(format=FORMAT, base=self.base, shapes=shapes, kept=counts, drawn=dict(self.drawn))
         header = header.model_copy(update={"sha256": header.sum_with(tensors)})
         # One entry only: safetensors writes several in an order that changes from run to run.
-        save_file(tensors, path, metadata={HEADER: header.model_dump_json(exclude_none=True)})
+        save_file(tensors, path, metadata={HEADER: header.model_dump_json(exclude_defaults=True)})
 
     @classmethod
     def read(cls, path: Path) -> MaskFile:
@@ -139,11 +152,13 @@ class MaskFile:
             bits = {name: _recoded(packed) for name, packed in bits.items()}
         _check_lengths(path, bits, {name: math.prod(shape) for name, shape in shapes.items()})
         _check_lengths(path, {name: _recoded(packed) for name, packed in kept.items()}, header.kept)
+        for name in sorted(header.drawn.keys() - shapes.keys()):
+            raise ArtifactError(f"`{path}` tells how `{name}` was drawn and has no bits of it; copy it again")
         flags: dict[int, dict[Unit, Tensor]] = {}
         for place, packed in kept.items():
             block, _, unit = place.partition("/")
             flags.setdefault(int(block), {})[cast("Unit", unit)] = unpack(packed, (header.kept[place],)).bool()
-        return cls(header.base, bits, shapes, flags, whole)
+        return cls(header.base, bits, shapes, flags, whole, header.drawn)
 
 
 def pack(flags: Tensor) -> Tensor:

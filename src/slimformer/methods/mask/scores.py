@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy, Matrix
 from slimformer.anatomy.block import refuse_pinned_heads
-from slimformer.artifact.storage.mask import MaskStorage, narrow
+from slimformer.artifact.storage.mask import MaskStorage, draw_head, narrow
+from slimformer.artifact.storage.mask_file import DrawnRecord
 from slimformer.errors import ConfigError
 from slimformer.methods.mask.schedule import Scheduled
 from slimformer.views import MaskView, ScheduledMask, attach, attached, bake, magnitude_scores, uniform_scores
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from slimformer.artifact.storage.mask_file import Unit
     from slimformer.methods.mask.config import MaskConfig
     from slimformer.train import Objective
+
+#: Standard deviation of a new head's weights where the config names none.
+DEVIATION = 0.02
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Place:
         block: Its block; None outside the blocks.
         unit: What its columns are dropped by together; None for each weight by itself.
         units: How many of them there are.
+        in_head: Whether it belongs to a new head, which is drawn and never trained.
     """
 
     matrix: Matrix
@@ -41,6 +46,7 @@ class Place:
     block: int | None = None
     unit: Unit | None = None
     units: int = 0
+    in_head: bool = False
 
     @property
     def group(self) -> tuple[int, int]:
@@ -68,7 +74,8 @@ def choose(model: PreTrainedModel, config: MaskConfig) -> list[Place]:
     if config.masks("pooler") and anatomy.pooler is not None:
         places.append(Place(anatomy.pooler, beyond))
     if config.masks("classifier") and config.classifier == "masked":
-        places += [Place(matrix, beyond + 1 + index) for index, matrix in enumerate(head_matrices(model))]
+        heads = enumerate(head_matrices(model))
+        places += [Place(matrix, beyond + 1 + index, in_head=True) for index, matrix in heads]
     if not places:
         raise ConfigError(f"`--matrices` is `{config.matrices}`, none of which the model has; give others")
     return places
@@ -113,12 +120,14 @@ class Masking:
         views: Where each mask stands.
         kept: Which neurons and heads were kept, by block, once the run is done.
         bits: Name of a weight → which of its entries were kept, once the run is done.
+        drawn: Name of a weight of the head → how it was drawn.
     """
 
     config: MaskConfig
     views: list[tuple[Place, MaskView]]
     kept: dict[int, dict[Unit, Tensor]] = field(default_factory=dict)
     bits: dict[str, Tensor] = field(default_factory=dict)
+    drawn: dict[str, DrawnRecord] = field(default_factory=dict)
 
     @classmethod
     def start(cls, model: PreTrainedModel, config: MaskConfig) -> Masking:
@@ -127,12 +136,19 @@ class Masking:
         if config.classifier == "trained":
             for head in new_head(model).values():
                 head.requires_grad_(True)
-        views = []
-        for place in choose(model, config):
+        views, places = [], choose(model, config)
+        deviation = getattr(model.config, "initializer_range", DEVIATION)
+        drawn = {
+            f"{place.matrix.path}.weight": DrawnRecord(seed=_seed(place, config) % 2**32, deviation=deviation)
+            for place in places
+            if place.in_head
+        }
+        draw_head(model, drawn, "memory")
+        for place in places:
             view = _view(place, config)
             attach(place.matrix, view)
             views.append((place, view))
-        return cls(config, views)
+        return cls(config, views, drawn=drawn)
 
     def objective(self) -> Objective | None:
         """What to minimise: the task's own loss; None where nothing depends on the step."""
@@ -157,7 +173,7 @@ class Masking:
 
     def storage(self) -> MaskStorage:
         """How the model is stored: as the bits this run ended with."""
-        return MaskStorage(self.bits, self.kept)
+        return MaskStorage(self.bits, self.kept, self.drawn)
 
 
 @torch.no_grad()
@@ -201,5 +217,9 @@ def _first_scores(place: Place, config: MaskConfig, shape: tuple[int, int]) -> T
             weight = weight.unflatten(1, (shape[1], -1)).square().mean(dim=(0, 2)).sqrt()[None]
         return magnitude_scores(weight, config.initial_sparsity, config.threshold)
     # A generator of its own for each matrix: the same seed gives it the same scores whatever else is masked.
-    generator = torch.Generator().manual_seed((config.seed << 16) + place.number)
+    generator = torch.Generator().manual_seed(_seed(place, config))
     return uniform_scores(shape, config.initial_sparsity, config.threshold, generator=generator)
+
+
+def _seed(place: Place, config: MaskConfig) -> int:
+    return (config.seed << 16) + place.number
