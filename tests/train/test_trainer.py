@@ -141,6 +141,26 @@ def test_gradient_checkpointing_changes_nothing(tmp_path):
     assert losses(thrifty) == pytest.approx(losses(whole), rel=1e-6)
 
 
+def test_gradient_checkpointing_keeps_the_widths_of_a_block_that_has_ended(tmp_path):
+    def once(name, **settings):
+        model = still()
+        width = slice_neurons(Anatomy.of(model).blocks[0])
+
+        def narrow(called, inputs):
+            with width.at(8):  # the backward comes after it
+                return Loss(called(**inputs).loss)
+
+        loop = {"objective": narrow, "quiet": True}
+        trained = train(model, options(**settings), features(), collate, tmp_path / name, **loop)
+        return losses(trained), [each.detach() for each in model.parameters()]
+
+    whole, weights = once("whole")
+    thrifty, same = once("thrifty", gradient_checkpointing=True)
+    assert thrifty == pytest.approx(whole, rel=1e-6)
+    for one, other in zip(weights, same, strict=True):
+        torch.testing.assert_close(other, one)
+
+
 def test_bf16_trains(tmp_path):
     model = still()
     trained = run(model, tmp_path, bf16=True)

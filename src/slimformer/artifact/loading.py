@@ -87,17 +87,20 @@ def load(
     return loaded
 
 
-def verify(folder: str | Path, trust_remote_code: bool = False, base: str | Path | None = None) -> Report:
+def verify(
+    folder: str | Path, trust_remote_code: bool = False, base: str | Path | None = None, cast_base: bool = False
+) -> Report:
     """Check an artifact completely; an `ArtifactError` gives the first reason why it is not sound.
 
     The manifest and the sums of all files come first, and nothing else is parsed before they agree. Then
     the fingerprint of the weights, the loading of model and processor, and the probe, asked on the CPU in
-    float32. A mask is verified on its base, which is found as `load` finds it.
+    float32. A mask is verified on its base, which is found as `load` finds it; with `cast_base`, one that was cast to
+    16 bits will do.
     """
     path = as_path(folder)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
-        _, apart = load_checked(path, manifest, dtype="float32", base=base)
+        _, apart = load_checked(path, manifest, dtype="float32", base=base, cast_base=cast_base)
     size = sum(sums.bytes for sums in manifest.files.values())
     return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(_read_probe(path).outputs)), apart)
 

@@ -16,7 +16,6 @@ from slimformer.errors import ConfigError
 from slimformer.objectives.balance import EVERY, Progress, rebalance
 from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
-from slimformer.views.slice import enable_checkpointing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,9 +82,9 @@ class RecordedStudent(nn.Module):
                     results[variant][str(index)] = term.derive(activations, inputs, self.maps[str(index)])
         return results
 
-    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: dict[str, Any] | None = None) -> None:
-        """Let the trainer switch it on as on the model itself."""
-        enable_checkpointing(self.model, **(gradient_checkpointing_kwargs or {}))
+    def gradient_checkpointing_enable(self, **settings: Any) -> None:
+        """Let it be switched on as on the model itself."""
+        cast("Any", self.model).gradient_checkpointing_enable(**settings)
 
 
 class Recorders:

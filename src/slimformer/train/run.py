@@ -73,6 +73,7 @@ def train(
 
     from slimformer.train.progress import EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
+    from slimformer.views import enable_checkpointing
 
     epoch = math.ceil(len(features) / options.batch_size)
     arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
@@ -100,6 +101,8 @@ def train(
             callbacks=callbacks,
         )
         _remove_printers(trainer)
+        if options.gradient_checkpointing:
+            enable_checkpointing(model)  # the loop's own switch knows no widths
         start = time.monotonic()
         checkpoint = checkpoints.latest(folder, _warn)
         try:
@@ -183,7 +186,6 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
         seed=options.seed,
         bf16=options.bf16,
         use_cpu=not torch.accelerator.is_available(),
-        gradient_checkpointing=options.gradient_checkpointing,
         save_strategy="steps",
         save_steps=options.save_every,
         logging_steps=options.log_every,

@@ -133,13 +133,23 @@ def shelf(tmp_path_factory):
     return folder
 
 
-def ways(mask, base, out):
+@pytest.mark.parametrize("way", ["load", "verify", "merge", "bank"])
+def test_every_way_takes_a_cast_base_on_request(shelf, way, tmp_path):
+    hf.AutoModel.from_pretrained(shelf / "base", dtype=torch.bfloat16).save_pretrained(tmp_path / "cast")
+    corpus.tokenizer().save_pretrained(tmp_path / "cast")
+    mask, base = shelf / "class", tmp_path / "cast"
+    with pytest.raises(ArtifactError, match="cast to bfloat16"):
+        ways(mask, base, tmp_path / "out")[way]()
+    ways(mask, base, tmp_path / "out", cast_base=True)[way]()
+
+
+def ways(mask, base, out, **options):
     """Every way to put a mask on a base."""
     return {
-        "load": lambda: load(mask, base=base),
-        "verify": lambda: verify(mask, base=base),
-        "merge": lambda: merge(mask, out, base=base),
-        "bank": lambda: MaskBank(base).add("task", mask),
+        "load": lambda: load(mask, base=base, **options),
+        "verify": lambda: verify(mask, base=base, **options),
+        "merge": lambda: merge(mask, out, base=base, **options),
+        "bank": lambda: MaskBank(base, **options).add("task", mask),
     }
 
 
