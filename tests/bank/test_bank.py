@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,13 +16,14 @@ import transformers as hf
 
 import slimformer
 from slimformer.anatomy import Anatomy
-from slimformer.artifact import Step, save
+from slimformer.artifact import MaskFile, Step, save
 from slimformer.bank import MaskBank
 from slimformer.errors import ArtifactError, DataError
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 from tests import corpus, runs, zoo
+from tests.artifact.forging import resum
 from tests.methods.test_every_kind import generated
 
 QUICK = {"max_steps": 3, "batch_size": 8, "lr": 0.05, "blocks": "1-", "quiet": True}
@@ -463,3 +465,17 @@ def test_a_base_in_16_bits_is_asked_in_32(tmp_path):
     bank = MaskBank()
     bank.add("one", tmp_path / "mask")
     assert len(bank.predict({"one": TEXTS})["one"]) == len(TEXTS)
+
+
+@pytest.mark.parametrize(("factor", "reason"), [(float("nan"), "holds nan or infinity"), (2.0, "outputs recorded")])
+def test_a_mask_whose_head_was_changed_is_refused_as_by_load(factor, reason, shelf, tmp_path):
+    """Also where whoever changed it made all sums agree."""
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    file = MaskFile.read(folder / "mask.safetensors")
+    replace(file, whole={name: factor * tensor for name, tensor in file.whole.items()}).write(
+        folder / "mask.safetensors"
+    )
+    resum(folder)
+    for opened in (lambda: slimformer.load(folder), lambda: MaskBank(shelf / "base").add("task", folder)):
+        with pytest.raises(ArtifactError, match=reason):
+            opened()

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 import slimformer
+from slimformer import models
 from slimformer.artifact import read_manifest, republish
 from slimformer.errors import ArtifactError, ConfigError, TrainingError
+from slimformer.methods.method import RunOptions
+from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from tests import corpus, runs
 
@@ -203,3 +206,21 @@ def test_an_artifact_that_was_harmed_is_not_published_again(place, grid, tmp_pat
     with pytest.raises(ArtifactError, match=r"config\.json"):
         republish(copy, tmp_path / "again", {"lr": 1.0})
     assert runs.listing(tmp_path) == {"copy", *(f"copy/{name}" for name in runs.listing(copy))}
+
+
+def test_a_grid_trusts_code_of_a_model_as_a_run_does(common):
+    """Before its first rate too, where models are looked at."""
+    seen = []
+
+    class Watching(METHODS.get("finetune")):
+        def check(self):
+            seen.append(models.trusted())
+            super().check()
+            raise ConfigError("seen")
+
+    settings = {name: value for name, value in common.items() if name != "quiet"}
+    for more in ({"lr": 1e-3}, {"lr_grid": "1e-3,1e-2"}):
+        config = Watching.config_class.make({**settings, **more})
+        with pytest.raises(ConfigError, match="seen"):
+            run(Watching, config, RunOptions(trust_remote_code=True))
+    assert seen == [True, True]

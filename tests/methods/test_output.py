@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 
 from slimformer.errors import TrainingError
@@ -121,3 +123,14 @@ def test_checkpoints_without_settings_are_not_gone_on_with(place):
         (folder.path / "best.safetensors").touch()
         folder.begin(SETTINGS, resume=True)
         assert {path.name for path in folder.path.iterdir()} == {".slimformer", "settings.json"}
+
+
+def test_a_run_that_ends_leaves_the_folder_of_one_that_has_just_begun(place):
+    """Between the removal of a folder and the end of its claim another run may have made it anew."""
+    with ExitStack() as claims:
+        with place.training.claimed():
+            place.training.remove()
+            claims.enter_context(place.training.claimed())
+        place.training.begin(SETTINGS, resume=False)
+        place.training.remove()
+    assert not place.training.path.exists()

@@ -118,6 +118,15 @@ def test_a_kernel_from_elsewhere_is_code_too(key, tmp_path):
         models.load_config(folder)
 
 
+def test_a_kernel_for_a_part_of_a_model_is_code_too(tmp_path):
+    folder = corpus.model_folder(tmp_path / "base")
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"] = {"attn_implementation": "someone/kernel"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="code from elsewhere by `attn_implementation`"):
+        models.load_config(folder)
+
+
 def test_trust_ends_with_its_block_and_is_not_withdrawn_inside():
     with models.trusting(), models.trusting(False):
         assert models.trusted()

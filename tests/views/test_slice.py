@@ -230,3 +230,16 @@ def test_recomputed_activations_have_the_widths_of_the_forward(enclosing):
     assert any(name.startswith("encoder.layer.1.intermediate") for name in gradients[0])
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient)
+
+
+def test_one_graph_can_be_recomputed_several_times():
+    """Terms are balanced by a gradient of each, all of one forward."""
+    model = zoo.build("bert").train()
+    enable_checkpointing(model)
+    width = slice_neurons(Anatomy.of(model).blocks[1])
+    with width.at(10):
+        loss = model(**zoo.inputs_for("bert")).last_hidden_state.square().mean()
+    weights = list(Anatomy.of(model).blocks[0].up.module.parameters())
+    once, again = (torch.autograd.grad(loss, weights, retain_graph=True) for _ in range(2))
+    for one, other in zip(once, again, strict=True):
+        torch.testing.assert_close(one, other)

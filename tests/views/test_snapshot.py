@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from slimformer.anatomy import Anatomy
@@ -94,3 +95,24 @@ def test_a_model_in_training_is_left_in_training_while_it_is_measured():
     assert [module.training for module in model.modules()] == [True] * 3
     assert [module.training for module in taken.modules()] == [False] * 3
     assert taken[0].weight is model[0].weight
+
+
+def test_a_snapshot_of_a_model_in_mixed_precision_computes_without_dropout():
+    """Mixed precision puts a `forward` on the model itself, and that of a copy must not be the original's."""
+    model = zoo.build("bert").train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+    assert "forward" in model.__dict__
+    taken = snapshot(model)
+    assert torch.equal(outputs(taken, "bert"), outputs(taken, "bert"))
+    assert not torch.equal(outputs(model, "bert"), outputs(model, "bert"))
+
+
+def test_a_hook_on_a_snapshot_is_not_one_on_the_model():
+    model = zoo.build("bert").eval()
+    seen = []
+    snapshot(model).register_forward_hook(lambda *_: seen.append(1))
+    outputs(model, "bert")
+    assert not seen

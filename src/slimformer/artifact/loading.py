@@ -136,11 +136,8 @@ def load_checked(
         What was loaded, and the largest difference to the answers recorded.
     """
     _check_weight_files(folder, manifest)
-    if answers and (weights := fingerprint(folder)) != manifest.model.fingerprint:
-        raise ArtifactError(
-            f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
-            f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
-        )
+    if answers:
+        check_fingerprint(folder, manifest)
     if (dtype_read := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` gives the type `{dtype_read[:40]}`, and the artifact is of "
@@ -158,6 +155,15 @@ def load_checked(
     return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
 
 
+def check_fingerprint(folder: Path, manifest: Manifest) -> None:
+    """Refuse weights that are not the ones saved, whatever their sums say."""
+    if (weights := fingerprint(folder)) != manifest.model.fingerprint:
+        raise ArtifactError(
+            f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
+            f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
+        )
+
+
 def _check_weight_files(folder: Path, manifest: Manifest) -> None:
     """Refuse weights beside those that are read: another program might read these."""
     read = {path.name for path in storage_of(folder).tensor_files(folder)}
@@ -170,10 +176,21 @@ def _ask_again(folder: Path, loaded: Loaded, bytes_each: int) -> float:
     """Compare how an artifact reads and answers with what was recorded at saving; return the largest difference."""
     if (folder / READING).is_file():  # which earlier versions did not write
         reading.compare(folder, reading.read(folder, loaded.model.config.id2label, loaded.processor))
+    return check_answers(folder, loaded.model, bytes_each)
+
+
+def check_answers(folder: Path, model: PreTrainedModel, bytes_each: int) -> float:
+    """Refuse a model that does not answer the probe of its folder as recorded; return the largest difference.
+
+    Args:
+        folder: The folder.
+        model: What was loaded from it.
+        bytes_each: Bytes of a weight, which say how far answers may lie apart.
+    """
     probe = _read_probe(folder)
     relative, absolute = TOLERANCE[bytes_each]
     try:
-        return difference(probe.outputs, ask(loaded.model, probe.inputs), relative=relative, absolute=absolute)
+        return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
     except ArtifactError as error:
         raise ArtifactError(
             f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "

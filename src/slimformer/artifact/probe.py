@@ -1,7 +1,7 @@
 """The probe: a small fixed batch and what the saved model answered to it.
 
-It is recorded at saving from the reloaded model, on the CPU in float32, and asked again by `verify`.
-Sums tell that the files are those that were written; the probe tells that they still mean the same
+It is recorded at saving from the reloaded model, on the CPU in float32, and asked again by `load`, `verify` and the
+bank. Sums tell that the files are those that were written; the probe tells that they still mean the same
 model, with this config, under this version of Transformers.
 """
 

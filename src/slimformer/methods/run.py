@@ -35,13 +35,14 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         config: Its settings.
         options: How to carry it out.
     """
-    if getattr(config, "lr_grid", None) is not None:
-        from slimformer.methods.grid import run_grid
+    with models.trusting(options.trust_remote_code):
+        if getattr(config, "lr_grid", None) is not None:
+            from slimformer.methods.grid import run_grid
 
-        return run_grid(method, config, options)
-    state = method(config, options)
-    with models.trusting(options.trust_remote_code), state.resources:
-        return state.follow_up(_run(state))
+            return run_grid(method, config, options)
+        state = method(config, options)
+        with state.resources:
+            return state.follow_up(_run(state))
 
 
 def _run(state: Method[Any]) -> RunResult:

@@ -24,8 +24,6 @@ MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
 LENGTHS = "sentence_bert_config.json"
 PROMPTS = "config_sentence_transformers.json"
-#: Every file that may tell of a sentence encoder.
-SIDECAR = (MODULES, POOLING, LENGTHS, PROMPTS)
 
 #: Ways of pooling → the flag of each in `1_Pooling/config.json`, in the order in which several are joined.
 FLAGS = {

@@ -54,13 +54,15 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 def check_kernels(config: Mapping[str, Any], name: str) -> None:
-    """Refuse a config that fetches compiled kernels from a repository."""
-    for key in sorted(KERNEL_KEYS & config.keys()):
-        if "/" in str(config[key]) and not trusted():
+    """Refuse a config that fetches compiled kernels from a repository, for the whole model or for a part of it."""
+    for key, value in config.items():
+        if key in KERNEL_KEYS and "/" in str(value) and not trusted():
             raise CheckpointError(
                 f"config.json of `{name}` asks to run code from elsewhere by `{key}`, which is not done unasked; "
                 "remove the key, or give `--trust-remote-code` (trust_remote_code=True) if you trust it"
             )
+        if isinstance(value, dict):
+            check_kernels(value, name)
 
 
 def code_refused(name: str, error: Exception) -> CheckpointError | None:

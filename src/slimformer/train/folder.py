@@ -78,14 +78,15 @@ class TrainingFolder:
                 mark(self.path)
                 yield
             finally:
-                self._let_go(missing)
+                self._let_go(handle, missing)
                 if handle is not None:
                     os.close(handle)
 
-    def _let_go(self, missing: Sequence[Path]) -> None:
+    def _let_go(self, handle: int | None, missing: Sequence[Path]) -> None:
         """Leave nothing of a claim that has come to nothing, nor the parents that were made for it."""
         if not self.has_begun():
-            remove_mark(self.path)
+            if handle is None or self._is(handle):  # else it is gone, or another run has made it anew
+                remove_mark(self.path)
             for parent in missing:
                 with suppress(OSError):  # somebody has put something there
                     parent.rmdir()
@@ -139,9 +140,16 @@ class TrainingFolder:
                 return None
             with suppress(FileNotFoundError):
                 handle = self._hold()
-                if self.path.exists() and os.path.samestat(os.fstat(handle), self.path.stat()):
+                if self._is(handle):
                     return handle
                 os.close(handle)
+
+    def _is(self, handle: int) -> bool:
+        """Whether what is held is still what lies there."""
+        try:
+            return os.path.samestat(os.fstat(handle), self.path.stat())
+        except FileNotFoundError:
+            return False
 
     def _hold(self) -> int:
         handle = lock(self.path)

@@ -17,6 +17,7 @@ from slimformer.views.view import View
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from contextvars import Token
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -52,7 +53,7 @@ class Width(nn.Module):
     @contextmanager
     def at(self, value: int) -> Iterator[Width]:
         """Change the number for the current thread inside a `with` block."""
-        with _widths({**_here.get(), self: self._checked(value)}):
+        with _Widths({**_here.get(), self: self._checked(value)}):
             yield self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Width:
@@ -89,7 +90,7 @@ def carried(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
 
     @wraps(function)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with _widths(widths):
+        with _Widths(widths):
             return function(*args, **kwargs)
 
     return run
@@ -100,7 +101,7 @@ def checkpoint_contexts() -> tuple[AbstractContextManager[None], AbstractContext
 
     The backward pass may run after a `with` block has ended, and on a GPU it runs in another thread.
     """
-    return nullcontext(), _widths(_here.get())
+    return nullcontext(), _Widths(_here.get())
 
 
 def enable_checkpointing(model: Any, **settings: Any) -> None:
@@ -109,13 +110,18 @@ def enable_checkpointing(model: Any, **settings: Any) -> None:
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
 
 
-@contextmanager
-def _widths(widths: Mapping[Width, int]) -> Iterator[None]:
-    token = _here.set(widths)
-    try:
-        yield
-    finally:
-        _here.reset(token)
+class _Widths:
+    """Widths in force inside a `with` block, which may be entered again: one graph may be recomputed several times."""
+
+    def __init__(self, widths: Mapping[Width, int]) -> None:
+        self._widths = widths
+        self._tokens: list[Token[Mapping[Width, int]]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_here.set(self._widths))
+
+    def __exit__(self, *error: object) -> None:
+        _here.reset(self._tokens.pop())
 
 
 class SliceView(View):

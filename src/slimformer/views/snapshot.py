@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +28,7 @@ def clone(module: nn.Module, replaced: Mapping[str, nn.Module] | None = None, pa
     if isinstance(module, Width):
         return module  # a `with` block knows it by what it is
     copied = module.__class__.__new__(module.__class__)
-    copied.__dict__ = dict(module.__dict__)
+    copied.__dict__ = {name: _own(value, module, copied) for name, value in module.__dict__.items()}
     copied._parameters = dict(module._parameters)
     copied._buffers = dict(module._buffers)
     copied._modules = {
@@ -34,6 +36,16 @@ def clone(module: nn.Module, replaced: Mapping[str, nn.Module] | None = None, pa
         for name, child in module._modules.items()
     }
     return copied
+
+
+def _own(value: Any, module: nn.Module, copied: nn.Module) -> Any:
+    """An attribute as a copy holds it: hooks in a mapping of its own, methods put on one instance bound to the copy.
+
+    Mixed precision puts such a `forward` on a model, which would otherwise compute with the modules of the original.
+    """
+    if isinstance(value, MethodType) and value.__self__ is module:
+        return MethodType(value.__func__, copied)
+    return value.copy() if isinstance(value, OrderedDict) else value
 
 
 @torch.no_grad()

@@ -200,3 +200,16 @@ def test_the_identity_is_a_small_part_of_the_file(shelf):
     identity = MaskFile.read(shelf / "class" / MASK).base.identity
     assert identity is not None
     assert len(identity.model_dump_json()) < 8000
+
+
+def test_another_base_from_the_hub_is_refused_after_the_right_one_was_taken(shelf, tmp_path, monkeypatch):
+    """Of what was found to be the base, the files are remembered and not that there was one."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    for name, change in (("right", {}), ("wrong", {"hidden_act": "relu"})):
+        cache = tmp_path / f"models--someone--{name}"
+        edited(shelf / "base", cache / "snapshots" / ("0" * 40), change)
+        (cache / "refs").mkdir()
+        (cache / "refs" / "main").write_text("0" * 40)
+    MaskBank("someone/right").add("task", shelf / "class")
+    with pytest.raises(ArtifactError, match=r"is not the base of the mask .* computes something else"):
+        MaskBank("someone/wrong").add("task", shelf / "class")

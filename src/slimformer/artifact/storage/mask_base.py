@@ -47,18 +47,29 @@ def fingerprint_of(base: str | Path) -> str:
     It is remembered in this process for as long as neither size nor time of the files changes.
     """
     state = _state(base)
-    if state not in _fingerprints or not state:
+    if not state:
+        return _computed(base)
+    if state not in _fingerprints:
         _fingerprints[state] = _computed(base)
     return _fingerprints[state]
 
 
 def _state(base: str | Path) -> tuple[tuple[str, int, int], ...]:
-    found = []
-    folder = Path(models.resolve(base))
+    """What changes when the files of a base do; empty where they are not here, which says nothing of any base."""
+    found: list[tuple[str, int, int]] = []
+    folder = _folder(base)
+    if folder is None:
+        return ()
     for path in [*sorted(folder.glob("*.safetensors*")), *folder.glob("config.json")]:
         status = path.stat()
         found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     return tuple(found)
+
+
+def _folder(base: str | Path) -> Path | None:
+    """Where the files of a base lie: its folder, or that in the cache of the Hub; None if they are not here."""
+    source = models.resolve(base)
+    return Path(source) if Path(source).is_dir() else cached_folder(source)
 
 
 def _computed(base: str | Path) -> str:
@@ -125,8 +136,9 @@ def check_base(file: MaskFile, folder: Path, base: str | Path, fingerprint: str,
             )
         return
     architecture = models.stored_class(models.load_config(folder), str(folder))
-    asked = (_state(base), architecture.__name__, *sorted(file.whole), record.identity.model_dump_json(), cast)
-    if asked not in _accepted:
+    state = _state(base)
+    asked = (state, architecture.__name__, *sorted(file.whole), record.identity.model_dump_json(), cast)
+    if asked not in _accepted or not state:
         names = [name for name in model_names(architecture, folder, base) if name not in file.whole]
         record.identity.check(base, names, architecture, allow_cast=cast)
         _accepted.add(asked)
@@ -153,8 +165,7 @@ def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> Pretrained
 
 def processor_sums(base: str | Path) -> dict[str, str]:
     """SHA-256 of the files a base's tokenizer or image processor is read from."""
-    source = models.resolve(base)
-    folder = Path(source) if Path(source).is_dir() else cached_folder(source)
+    folder = _folder(base)
     if folder is None:
         return {}
     return {path.name: sum_file(path).sha256 for path in sorted(folder.iterdir()) if path.name in PROCESSOR_FILES}
