@@ -206,3 +206,9 @@ def test_a_large_value_is_not_written_out(tmp_path):
 def test_a_path_that_is_not_utf8_is_refused_because_it_could_not_be_recorded():
     with pytest.raises(ConfigError, match=r"`data` is `\\udce9t\\udce9`, which is not UTF-8"):
         FinetuneConfig.make({"data": b"\xe9t\xe9".decode("utf-8", "surrogateescape")})
+
+
+@pytest.mark.parametrize("key", ["seed", "max_length", "lr", "model"])
+def test_true_and_false_are_neither_numbers_nor_text(key):
+    with pytest.raises(ConfigError, match=f"`{key}` is `True`; give a number or a text"):
+        FinetuneConfig.make({key: True})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -67,6 +67,9 @@ class Config(BaseModel):
             # A run that is recorded could not be written down; bytes of a path that are no UTF-8 come as halves too.
             if isinstance(value, str) and HALF.search(value):
                 raise ConfigError(f"{source}`{key}` is `{value}`, which is not UTF-8; rename it")
+            field = cls.model_fields.get(key)
+            if isinstance(value, bool) and field is not None and not _takes_bool(field.annotation):
+                raise ConfigError(f"{source}`{key}` is `{value}`; give a number or a text, in quotes if need be")
         try:
             return cls.model_validate(plain)
         except ValidationError as error:
@@ -91,6 +94,11 @@ class Config(BaseModel):
             *rest, last = (f"`--{name.replace('_', '-')}`" for name in missing)
             flags = f"{', '.join(rest)} and {last}" if rest else last
             raise UsageError(f"{flags} must be given, as a flag or in the config file")
+
+
+def _takes_bool(annotation: Any) -> bool:
+    """Whether a field may be true or false; YAML reads `on` and `yes` so, and Python takes these for 1."""
+    return annotation in (bool, Any) or any(_takes_bool(each) for each in get_args(annotation))
 
 
 def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = False) -> str:

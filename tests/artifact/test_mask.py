@@ -326,6 +326,11 @@ def test_a_mask_is_not_merged_over_itself(shelf, tmp_path):
     assert verify(mask, base=shelf / "base")
 
 
+def test_a_mask_is_not_merged_over_its_base(shelf):
+    with pytest.raises(ArtifactError, match="the base of the mask, which would be lost"):
+        merge(shelf / "mask", shelf / "base", base=shelf / "base", overwrite=True)
+
+
 def test_merging(shelf, tmp_path):
     manifest = merge(shelf / "mask", tmp_path / "plain")
     assert [step.method for step in manifest.steps] == ["mask", "merge"]

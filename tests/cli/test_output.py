@@ -95,3 +95,8 @@ def test_what_only_a_shell_does(name, base, artifact, tmp_path):
     assert "unexpected" not in done.stderr
     assert "FATAL" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_follows_two_dashes_is_no_flag():
+    done = runs.run("predict", "nowhere", "--", "--debug", "--trust-remote-code")
+    done.refused("nowhere")

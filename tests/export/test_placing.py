@@ -9,6 +9,9 @@ from slimformer.errors import ArtifactError
 from slimformer.integrations.onnx.exporting import check_place, check_space, data_beside, staged
 from tests import runs
 
+#: What an earlier export begins with: the version of the format, and who wrote it.
+OLD = b"\x08\x0a\x12\x07pytorch"
+
 
 def test_a_new_file(tmp_path):
     path = check_place(tmp_path / "deep" / "model.onnx", overwrite=False)
@@ -41,13 +44,26 @@ def test_what_a_killed_export_left_is_removed_by_the_next(tmp_path):
 
 def test_what_is_there_stays_until_the_new_one_is_whole(tmp_path):
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"old")
+    path.write_bytes(OLD)
     with pytest.raises(ArtifactError, match=r"model.onnx` exists; choose another `--out`"):
         check_place(path, overwrite=False)
     check_place(path, overwrite=True)
     with pytest.raises(KeyError), staged(path):
         raise KeyError
-    assert path.read_bytes() == b"old"
+    assert path.read_bytes() == OLD
+
+
+@pytest.mark.parametrize("taken", ["model.onnx", "model.onnx.data"])
+def test_only_an_onnx_file_is_replaced(taken, tmp_path):
+    (tmp_path / taken).write_text("mine")
+    with pytest.raises(ArtifactError, match=r"is no ONNX file, so nothing is replaced"):
+        check_place(tmp_path / "model.onnx", overwrite=True)
+
+
+def test_nothing_is_written_into_an_artifact(tmp_path):
+    (tmp_path / "slimformer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"lies in the artifact `.*`, which has to stay whole"):
+        check_place(tmp_path / "model.onnx", overwrite=False)
 
 
 def test_data_beside_a_file_comes_and_goes_with_it(tmp_path):

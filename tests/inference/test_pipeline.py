@@ -12,7 +12,8 @@ import pytest
 import torch
 import transformers as hf
 
-from slimformer.errors import CheckpointError, ConfigError, DataError
+from slimformer.artifact import TaskRecord
+from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import TaskCodec, TaskRequest
 from slimformer.inference.pipeline import Failure, TaskPipeline, open_pipeline
 from slimformer.inference.runners import TorchRunner, as_array, run
@@ -423,3 +424,17 @@ def test_inference_does_not_import_training(artifacts, tmp_path):
     ):
         done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"kind": "classification", "labels": ["yes", "no"]},
+        {"kind": "classification", "labels": ["no", "yes", "perhaps"]},
+        {"kind": "regression"},
+    ],
+)
+def test_a_manifest_that_says_otherwise_than_the_config_is_not_believed(record):
+    config = hf.BertConfig(id2label={0: "no", 1: "yes"}, problem_type="single_label_classification")
+    with pytest.raises(ArtifactError, match="by its manifest the artifact is for"):
+        TaskCodec.of_record(TaskRecord(name="film", **record), corpus.tokenizer(), config)

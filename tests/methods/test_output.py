@@ -6,7 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from slimformer.errors import TrainingError
+from slimformer.errors import ArtifactError, TrainingError
+from slimformer.methods.finetune import FinetuneConfig
 from slimformer.methods.method import RunOptions
 from slimformer.methods.output import OutputDirectory
 from tests import runs
@@ -37,6 +38,27 @@ def interrupted(place: OutputDirectory) -> None:
     with place.working() as folder:
         folder.begin(SETTINGS, resume=False)
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"model": "out"}, "`--out` is `.*out`, which `--model` is read from"),
+        ({"data": "out"}, "`--out` is `.*out`, which `--data` is read from"),
+        ({"tensorboard": "out/logs"}, "`--tensorboard` is `.*logs`, inside the result"),
+    ],
+)
+def test_what_a_run_reads_is_not_replaced_by_its_result(place, tmp_path, settings, words):
+    (tmp_path / "out").mkdir()
+    config = FinetuneConfig.make({name: tmp_path / value for name, value in settings.items()})
+    with pytest.raises(TrainingError, match=words):
+        place.check_apart(config)
+
+
+def test_a_result_does_not_go_into_an_artifact(tmp_path):
+    (tmp_path / "slimformer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match="lies in the artifact"):
+        OutputDirectory.of(str(tmp_path / "out")).check(SETTINGS, RunOptions())
 
 
 def test_a_run_that_failed_lets_go(place, tmp_path):

@@ -81,6 +81,13 @@ def lock(folder: Path) -> int | None:
     return handle
 
 
+def check_outside(path: Path) -> None:
+    """Refuse a place inside an artifact, which would not be whole with anything else in it."""
+    around = next((parent for parent in path.resolve().parents if (parent / MANIFEST).is_file()), None)
+    if around is not None:
+        raise ArtifactError(f"`{path}` lies in the artifact `{around}`, which has to stay whole; choose another place")
+
+
 def check_replaceable(folder: Path) -> None:
     """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
 

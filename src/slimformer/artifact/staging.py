@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MANIFEST
-from slimformer.artifact.ownership import check_replaceable, lock, mark, remove_own
+from slimformer.artifact.ownership import check_outside, check_replaceable, lock, mark, remove_own
 from slimformer.errors import ArtifactError, SlimformerError
 from slimformer.files import as_path
 
@@ -100,6 +100,7 @@ def _hidden_name(target: Path) -> str:
 def _check_target(target: Path, overwrite: bool) -> None:
     if not target.name or (target.exists() and not target.is_dir()):
         raise ArtifactError(f"`{target}` is a file or has no name of its own; give a new folder")
+    check_outside(target)
     if not target.exists() or not any(target.iterdir()):
         return
     if not (target / MANIFEST).is_file():

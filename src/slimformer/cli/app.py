@@ -39,9 +39,9 @@ def build_app() -> App:
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; exit 0 on success, 1 on failure, 2 on wrong usage."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in tokens
-    trust = "--trust-remote-code" in tokens
-    tokens = [token for token in tokens if token not in ("--debug", "--trust-remote-code")]
+    end = tokens.index("--") if "--" in tokens else len(tokens)  # what follows is text, whatever it looks like
+    debug, trust = "--debug" in tokens[:end], "--trust-remote-code" in tokens[:end]
+    tokens = [token for token in tokens[:end] if token not in ("--debug", "--trust-remote-code")] + tokens[end:]
     # Its retries would bury our one line; what finally went wrong reaches us as an exception.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR if debug else logging.CRITICAL)
     by_flags = not any(token.startswith("--config") for token in tokens)

@@ -185,6 +185,8 @@ def _give_back() -> None:
 
 
 def _place(model: nn.Module, device: str) -> nn.Module:
+    if device.partition(":")[0] == "meta":
+        raise ConfigError("`--device` is `meta`, where nothing is computed; leave it out for the CPU")
     try:
         return model.to(device)
     except (AssertionError, RuntimeError) as error:  # PyTorch built without the device asserts

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.errors import ConfigError, DataError
+from slimformer.errors import ArtifactError, ConfigError, DataError, describe
 from slimformer.tasks import get_task, known
-from slimformer.tasks.columns import ways_to_read
+from slimformer.tasks.columns import label_names, ways_to_read
 from slimformer.tasks.kinds import kind_of
 from slimformer.tasks.splits import Split
 
@@ -82,6 +82,12 @@ class TaskCodec:
         """
         preset = recorded_preset(task)
         kind = recorded_kind(task).for_model(causal=models.is_causal(config))
+        if not (kind.embeds or kind.pretraining or kind.head_fits(config, task.labels)):
+            raise ArtifactError(
+                f"by its manifest the artifact is for `{task.kind}` with the labels {describe(task.labels)}, by its "
+                f"config it has {config.num_labels} outputs, {describe(label_names(config))} (problem type "
+                f"`{config.problem_type}`); copy the artifact again"
+            )
         if kind.new_tokens:
             return cls.generating(kind, processor, longest(kind, config, processor, None))
         recorded = task.settings.get("max_length")

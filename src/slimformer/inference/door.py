@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ class OpenModel:
 
 def is_artifact(name: str | Path) -> bool:
     """Whether a name is that of a folder which holds an artifact."""
-    return (as_path(name) / MANIFEST).is_file()
+    return os.path.lexists(as_path(name) / MANIFEST)
 
 
 def look_up(name: str | Path, *, hashes: bool = True) -> Source:

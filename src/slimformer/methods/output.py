@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
-from slimformer.artifact.ownership import check_replaceable
+from slimformer.artifact.ownership import check_outside, check_replaceable
 from slimformer.artifact.staging import remove_leftovers, try_place
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from slimformer.config import Config
     from slimformer.methods.method import RunOptions
+
+
+#: Settings that name what a run reads, and folders that it fills beside its result.
+READ, WRITTEN = ("model", "teacher", "student", "data", "corpus"), ("tensorboard", "teacher_cache")
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,24 @@ class OutputDirectory:
         """
         if self.path is None or not is_main():
             return
+        check_outside(self.path)
         check_writable(self.path, "--out")
         self.training.check_idle()
         self.training.check(settings, options.resume)
         self.check_free(options)
+
+    def check_apart(self, config: Config) -> None:
+        """Refuse to replace what the run reads, and to keep in the result what only the run needs."""
+        if self.path is None:
+            return
+        out = self.path.resolve()
+        for name, path in _paths(config, READ):
+            if path.exists() and path.resolve() == out:
+                raise TrainingError(f"`--out` is `{self.path}`, which `--{name}` is read from; choose another `--out`")
+        for name, path in _paths(config, WRITTEN):
+            if out in (path.resolve(), *path.resolve().parents):
+                flag = name.replace("_", "-")
+                raise TrainingError(f"`--{flag}` is `{path}`, inside the result `{self.path}`; choose another")
 
     def check_free(self, options: RunOptions) -> None:
         """Refuse a place that is taken, unless it may be replaced."""
@@ -113,6 +132,12 @@ class OutputDirectory:
             self.training.clear()
             remove_leftovers(self.path)
         return loaded
+
+
+def _paths(config: Config, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    for name in names:
+        value = getattr(config, name, None)
+        yield from ((name, as_path(each)) for each in ([value] if isinstance(value, str) else value or ()))
 
 
 def is_main() -> bool:

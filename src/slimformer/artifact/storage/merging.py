@@ -54,9 +54,11 @@ def merge(
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
     file = MaskFile.read(path / MASK)
-    model = loaded.model
+    model, place = loaded.model, find_base(file, path, base, cast=cast_base)
+    if as_path(out).resolve() == as_path(place).resolve():
+        raise ArtifactError(f"`--out` is `{out}`, the base of the mask, which would be lost; give another folder")
     if file.kept:
-        model = _agreeing(model, file, find_base(file, path, base, cast=cast_base))
+        model = _agreeing(model, file, place)
     return save(
         out,
         model,

@@ -9,6 +9,7 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from slimformer.artifact.ownership import check_outside
 from slimformer.artifact.staging import hidden_folder, sync, try_place
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.files import as_path
@@ -86,14 +87,26 @@ def check_place(out: str | Path, overwrite: bool) -> Path:
     path = as_path(out)
     if path.is_dir() or path.name in ("", ".."):
         raise ArtifactError(f"`{out}` is a folder; give the name of a file, such as `{path / 'model.onnx'}`")
+    check_outside(path)
     for taken in (path, data_beside(path)):
         if taken.exists() and not overwrite:
             raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
+    if (path.exists() or data_beside(path).exists()) and not _is_onnx(path):
+        raise ArtifactError(f"`{path}` is no ONNX file, so nothing is replaced; choose another `--out`")
     try:
         try_place(path)
     except OSError as error:
         raise _unwritable(path, error) from error
     return path
+
+
+def _is_onnx(path: Path) -> bool:
+    """Whether a file begins as ONNX does: with the version of its format, then the name of what wrote it."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(3)
+    return len(start) == 3 and start[0] == 0x08 and start[1] < 0x80 and start[2] == 0x12
 
 
 def data_beside(path: Path) -> Path:
