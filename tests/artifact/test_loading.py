@@ -84,6 +84,7 @@ def test_config_with_fewer_layers_never_drops_weights(artifact: Path) -> None:
 def test_config_of_another_family(artifact: Path) -> None:
     model = hf.DistilBertForSequenceClassification(hf.DistilBertConfig(vocab_size=40, dim=16, n_layers=2, n_heads=2))
     model.config.architectures = ["DistilBertForSequenceClassification"]
+    model.config.dtype = "float32"
     model.config.save_pretrained(artifact)
     resum(artifact)
     with pytest.raises(ArtifactError, match="do not belong together"):

@@ -29,7 +29,7 @@ _PARTS = re.compile(r"(layers?|blocks?|groups?|group_num|experts|stages?|depth)$
 #: Outputs that a head may have; the names of all of them are made when a config is read.
 MAX_LABELS = 1 << 20
 #: Weights a model may have beyond twice those in its files: heads that are new, poolers, tables that are computed.
-FREE_WEIGHTS = 1 << 24
+FREE_WEIGHTS = 1 << 26
 #: Weights that a byte of codes stands for at most.
 CODES_IN_BYTE = 8
 
