@@ -127,3 +127,10 @@ def test_every_setting_is_described_in_the_help():
     for name, field in MaskConfig.model_fields.items():
         assert f"--{name.replace('_', '-')}" in words
         assert field.description.replace("`", "") in words, name
+
+
+def test_a_mask_does_not_take_the_place_of_its_base(base, data, tmp_path):
+    runs.finetune(base, "classification", data, tmp_path / "tuned", "--max-steps", 1)
+    before = runs.listing(tmp_path / "tuned")
+    mask(tmp_path / "tuned", data, tmp_path / "tuned", "--overwrite").refused("which `--model` names", "choose another")
+    assert runs.listing(tmp_path / "tuned") == before

@@ -156,10 +156,10 @@ def test_float_of_a_quantized_model_and_weights_beside_the_graph(tmp_path):
 @pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes(tmp_path, plain):
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"another")
+    path.write_bytes(b"\x08\x0a\x12\x07another")
     with pytest.raises(ArtifactError, match="exists; choose another `--out`"):
         to_onnx(making.bert(), path)
-    assert path.read_bytes() == b"another"
+    assert path.read_bytes() == b"\x08\x0a\x12\x07another"
     to_onnx(making.bert(), path, overwrite=True)
     assert path.read_bytes() == plain[1].path.read_bytes()
 

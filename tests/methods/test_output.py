@@ -43,8 +43,8 @@ def interrupted(place: OutputDirectory) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"model": "out"}, "`--out` is `.*out`, which `--model` is read from"),
-        ({"data": "out"}, "`--out` is `.*out`, which `--data` is read from"),
+        ({"model": "out"}, "`--out` is `.*out`, which `--model` names and the result does not replace"),
+        ({"data": "out"}, "`--out` is `.*out`, which `--data` names and the result does not replace"),
         ({"tensorboard": "out/logs"}, "`--tensorboard` is `.*logs`, inside the result"),
     ],
 )
@@ -52,7 +52,7 @@ def test_what_a_run_reads_is_not_replaced_by_its_result(place, tmp_path, setting
     (tmp_path / "out").mkdir()
     config = FinetuneConfig.make({name: tmp_path / value for name, value in settings.items()})
     with pytest.raises(TrainingError, match=words):
-        place.check_apart(config)
+        place.check_apart(config, base="model")
 
 
 def test_a_result_does_not_go_into_an_artifact(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 
 from slimformer.anatomy import Anatomy
@@ -103,7 +104,9 @@ def test_a_snapshot_of_a_model_in_mixed_precision_computes_without_dropout():
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
+    AcceleratorState._reset_state(reset_partial_state=True)  # as every run does, before it says how it computes
     Accelerator(mixed_precision="bf16", cpu=True).prepare_model(model)
+    AcceleratorState._reset_state(reset_partial_state=True)
     assert "forward" in model.__dict__
     taken = snapshot(model)
     assert torch.equal(outputs(taken, "bert"), outputs(taken, "bert"))

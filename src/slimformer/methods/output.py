@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: Settings that name what a run reads, and folders that it fills beside its result.
-READ, WRITTEN = ("model", "teacher", "student", "data", "corpus"), ("tensorboard", "teacher_cache")
+READ, WRITTEN = ("data", "corpus"), ("tensorboard", "teacher_cache")
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,21 @@ class OutputDirectory:
         self.training.check(settings, options.resume)
         self.check_free(options)
 
-    def check_apart(self, config: Config) -> None:
-        """Refuse to replace what the run reads, and to keep in the result what only the run needs."""
+    def check_apart(self, config: Config, base: str | None = None) -> None:
+        """Refuse to replace what is needed besides the result, and to keep in the result what only the run needs.
+
+        Args:
+            config: The settings of the run.
+            base: The setting that names what the result needs ever after, if any.
+        """
         if self.path is None:
             return
         out = self.path.resolve()
-        for name, path in _paths(config, READ):
+        for name, path in _paths(config, READ if base is None else (*READ, base)):
             if path.exists() and path.resolve() == out:
-                raise TrainingError(f"`--out` is `{self.path}`, which `--{name}` is read from; choose another `--out`")
+                raise TrainingError(
+                    f"`--out` is `{self.path}`, which `--{name}` names and the result does not replace; choose another"
+                )
         for name, path in _paths(config, WRITTEN):
             if out in (path.resolve(), *path.resolve().parents):
                 flag = name.replace("_", "-")
