@@ -51,3 +51,16 @@ def stories() -> Path:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+#: Families whose tests belong to the quick ones: an encoder, a decoder and one for images.
+QUICK_FAMILIES = frozenset({"bert", "llama", "vit"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests over all families count as slow for all but a few of them."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        family = None if parameters is None else parameters.params.get("family")
+        if isinstance(family, str) and family not in QUICK_FAMILIES:
+            item.add_marker(pytest.mark.slow)
