@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -96,9 +97,9 @@ class _LanguageModelling(Term):
         total = functional.cross_entropy(precise, labels[chosen], reduction="sum")
         return self.mean(total / max(1, len(logits)), inputs)
 
+    @abstractmethod
     def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Tokens to predict at each position, and at which positions they are: [batch, length] each."""
-        raise NotImplementedError
 
 
 class MaskedTokens(_LanguageModelling):
