@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from torch import nn
 
-from slimformer.anatomy.block import Block
+from slimformer.anatomy.block import Block, refuse_pinned_block
 from slimformer.anatomy.family import Family, family_of, known
 from slimformer.anatomy.matrix import Matrix
 from slimformer.errors import AnatomyError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from transformers import PretrainedConfig
 
 
@@ -105,6 +107,28 @@ class Anatomy:
             for name, module in self.model.named_children()
             if module is not self.base and name != pooler and any(True for _ in module.parameters())
         }
+
+    def keep_blocks(self, indices: Sequence[int]) -> None:
+        """Keep only these blocks for good, in their order; the config follows."""
+        if not indices:
+            raise AnatomyError(f"no block of {len(self.blocks)} would be left; keep at least one")
+        dropped = [block for block in self.blocks if block.index not in indices]
+        for block in dropped:
+            refuse_pinned_block(block)
+        modules: Any = self.base.get_submodule(self.family.blocks)
+        kept = [modules[index] for index in sorted(indices)]
+        del modules[:]
+        modules.extend(kept)
+        for number, block in enumerate(kept):
+            for module in block.modules():
+                if hasattr(module, "layer_idx"):
+                    module.layer_idx = number
+        config: Any = self.config
+        config.num_hidden_layers = len(kept)
+        types = getattr(config, "layer_types", None)
+        if types is not None:
+            config.layer_types = [types[index] for index in sorted(indices)]
+        self.blocks = tuple(Block(self.base, self.family, index) for index in range(len(kept)))
 
     def _base_matrix(self, path: str | None) -> Matrix | None:
         return None if path is None or find(self.base, path) is None else Matrix(self.base, path)

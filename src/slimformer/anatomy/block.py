@@ -186,6 +186,24 @@ def refuse_pinned_heads(family: Family) -> None:
         )
 
 
+def refuse_pinned_block(block: Block) -> None:
+    """Raise where a model cannot do without a block."""
+    reason = _pinned_by(block)
+    if reason is not None:
+        raise AnatomyError(f"block {block.index} of `{block.family.name}` cannot be skipped: {reason}; skip others")
+
+
+def _pinned_by(block: Block) -> str | None:
+    if getattr(block.base.config, "scale_attn_by_inverse_layer_idx", False):
+        return "the scale of attention depends on the number of the block"
+    if block.index > 0:
+        return None
+    after = block.family.first_block_output
+    if after is not None and any(name == after for name, _ in block.base.named_modules()):
+        return f"`{after}` still changes what it returns"
+    return block.family.first_block_pinned_by
+
+
 def _checked(numbers: Iterable[int], limit: int, what: str, block: int) -> Tensor:
     index = torch.as_tensor(list(numbers), dtype=torch.long)
     if index.numel() == 0 or int(index.min()) < 0 or int(index.max()) >= limit or len(index.unique()) != len(index):

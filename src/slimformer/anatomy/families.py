@@ -36,6 +36,7 @@ DEBERTA_V2 = replace(
     key="attention.self.key_proj",
     value="attention.self.value_proj",
     scores="disentangled",
+    block_returns=(None,),
     first_block_output="encoder.conv",
 )
 MPNET = replace(
@@ -51,6 +52,7 @@ MPNET = replace(
     attention_norm="attention.LayerNorm",
     scores="position-bias",
     heads_pinned_by="all blocks share one table of relative position biases per head",
+    block_returns=(),
 )
 DISTILBERT = Family(
     name="distilbert",
@@ -90,6 +92,8 @@ T5 = Family(
     final_norm="encoder.final_layer_norm",
     scores="position-bias",
     heads_pinned_by="all blocks share one table of relative position biases per head",
+    block_returns=("position_bias", None),
+    first_block_pinned_by="it holds the table of relative position biases for all blocks",
     ffn_size="d_ff",
     beyond="decoder",
     bare="AutoModelForTextEncoding",
@@ -116,6 +120,7 @@ MODERNBERT = Family(
     word_embedding="embeddings.tok_embeddings",
     final_norm="final_norm",
     scores="rotary",
+    first_block_pinned_by="it alone has no norm before its attention",
 )
 
 VIT = Family(

@@ -62,6 +62,9 @@ class Family:
         head_counts: Attributes of the attention module that hold its number of heads.
         head_totals: Attributes of the attention module that hold heads times head width.
         heads_pinned_by: Why heads cannot be removed from a single block, if so.
+        block_returns: What a block returns after the hidden states, each named by the argument it was handed in as
+            (None for nothing); None where it returns the hidden states alone.
+        first_block_pinned_by: Why the first block cannot be left out, if so.
         first_block_output: A module that still changes the first block's output, if the model has it.
         ffn_size: Config attribute that holds the number of feed-forward neurons.
         positions_after_padding: Whether positions are numbered from the one after the padding token's, so that there
@@ -99,6 +102,8 @@ class Family:
     head_counts: tuple[str, ...] = ()
     head_totals: tuple[str, ...] = ()
     heads_pinned_by: str | None = None
+    block_returns: tuple[str | None, ...] | None = None
+    first_block_pinned_by: str | None = None
     first_block_output: str | None = None
     ffn_size: str = "intermediate_size"
     positions_after_padding: bool = False

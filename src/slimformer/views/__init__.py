@@ -1,8 +1,8 @@
 """Views: re-parametrizations of weights that slice, quantize or mask them without touching them."""
 
 from slimformer.views.description import describe, restore
-from slimformer.views.mask import MaskView, binarize, magnitude_scores, uniform_scores
-from slimformer.views.nest import slice_heads, slice_neurons
+from slimformer.views.mask import MaskView, ScheduledMask, binarize, magnitude_scores, uniform_scores
+from slimformer.views.nest import skip_block, slice_heads, slice_neurons
 from slimformer.views.quantized import QuantizedView, QuantizedWeight, quantize_weight, quantized_weights
 from slimformer.views.rounding import (
     Rounding,
@@ -12,14 +12,15 @@ from slimformer.views.rounding import (
     unround_activations,
     unrounded,
 )
-from slimformer.views.scheduled import ScheduledMask
-from slimformer.views.slice import SliceView, Width, carried, checkpoint_contexts, enable_checkpointing
+from slimformer.views.slice import SliceView
 from slimformer.views.snapshot import snapshot
 from slimformer.views.stack import Attached, attach, attached, bake, strip
 from slimformer.views.view import View
+from slimformer.views.width import Extent, Width, carried, checkpoint_contexts, enable_checkpointing
 
 __all__ = [
     "Attached",
+    "Extent",
     "MaskView",
     "QuantizedView",
     "QuantizedWeight",
@@ -43,6 +44,7 @@ __all__ = [
     "restore",
     "round_activations",
     "rounding_of",
+    "skip_block",
     "slice_heads",
     "slice_neurons",
     "snapshot",

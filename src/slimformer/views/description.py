@@ -12,11 +12,11 @@ import torch
 
 from slimformer.anatomy.matrix import Matrix, Part
 from slimformer.errors import ViewError
-from slimformer.views.mask import MaskView
+from slimformer.views.mask import MaskView, ScheduledMask
 from slimformer.views.quantized import QuantizedView
-from slimformer.views.scheduled import ScheduledMask
-from slimformer.views.slice import SliceView, Width, follow, followed
+from slimformer.views.slice import Skip, SliceView, follow, followed, skip, skip_of
 from slimformer.views.stack import attach, attached
+from slimformer.views.width import Extent, Width
 
 if TYPE_CHECKING:
     from torch import nn
@@ -46,6 +46,10 @@ def describe(model: nn.Module) -> Description:
     # Slices stand on top of every stack; one that takes a bias along must find that bias's views in place.
     entries.sort(key=lambda entry: bool(entry["kind"] == "slice"))
     for path, module in model.named_modules():
+        how = skip_of(module)
+        if how is not None:
+            entry = {"kind": "skip", "module": path, "depth": how.depth.value, "layer": how.layer}
+            entries.append({**entry, "returns": None if how.returns is None else list(how.returns)})
         entries.extend(
             {"kind": "follow", "module": path, "attribute": name, "width": widths[id(width)], "unit": unit}
             for name, (width, unit) in followed(module).items()
@@ -59,19 +63,25 @@ def restore(model: nn.Module, description: Description) -> nn.Module:
         raise ViewError("the model carries views already; strip or bake them before restoring others")
     views: dict[int, View] = {}
     widths: dict[int, Width] = {}
+    extent = Extent()
     for entry in description:
         if entry["kind"] == "follow":
             module = model.get_submodule(entry["module"])
             follow(module, entry["attribute"], widths[entry["width"]], entry["unit"])
             continue
+        if entry["kind"] == "skip":
+            returns = None if entry["returns"] is None else tuple(entry["returns"])
+            depth = Width(1, entry["depth"], least=0, extent=extent)
+            skip(model.get_submodule(entry["module"]), Skip(depth, returns, entry["layer"]))
+            continue
         part = Part(*entry["part"]) if "part" in entry else None
         if entry["id"] not in views:
-            views[entry["id"]] = _build(entry, widths)
+            views[entry["id"]] = _build(entry, widths, extent)
         attach(Matrix(model, entry["module"], part), views[entry["id"]], entry["tensor"])
     return model
 
 
-def _build(entry: dict[str, Any], widths: dict[int, Width]) -> View:
+def _build(entry: dict[str, Any], widths: dict[int, Width], extent: Extent) -> View:
     match entry["kind"]:
         case "quantized":
             return QuantizedView(entry["format"], entry["granularity"], entry["group_size"], entry["clip"])
@@ -82,7 +92,9 @@ def _build(entry: dict[str, Any], widths: dict[int, Width]) -> View:
             scores = torch.zeros(entry["scores"])
             return ScheduledMask(scores, entry["threshold"], entry["start"], entry["target"], group)
         case "slice":
-            width = widths.setdefault(entry["width"], Width(entry["full"]))
+            if entry["width"] not in widths:
+                widths[entry["width"]] = extent.add(entry["full"])
+            width = widths[entry["width"]]
             return SliceView(width, entry["axis"], entry["unit"], entry["chunks"])
         case kind:
             raise ViewError(f"there is no view of kind `{kind}`; known: mask, quantized, scheduled mask, slice")

@@ -1,24 +1,26 @@
-"""Nested sizes of one block: slices on all the matrices that must agree, under one width."""
+"""Nested sizes of one block: slices on all the matrices that must agree, under one width, and the block as a whole."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slimformer.anatomy.block import refuse_pinned_heads
+from slimformer.anatomy.block import refuse_pinned_block, refuse_pinned_heads
 from slimformer.anatomy.family import Fused
 from slimformer.anatomy.matrix import Matrix
-from slimformer.views.slice import SliceView, Width, follow
+from slimformer.views.slice import Skip, SliceView, follow, skip
 from slimformer.views.stack import attach
+from slimformer.views.width import Width
 
 if TYPE_CHECKING:
     from torch import nn
 
     from slimformer.anatomy.block import Block
+    from slimformer.views.width import Extent
 
 
-def slice_neurons(block: Block) -> Width:
-    """Make the feed-forward layer of a block nested; the returned width counts neurons."""
-    width = Width(block.ffn_width)
+def slice_neurons(block: Block, extent: Extent | None = None) -> Width:
+    """Make the feed-forward layer of a block nested; the returned width, one of the extent's, counts neurons."""
+    width = Width(block.ffn_width, extent=extent)
     rows = [matrix for matrix in (block.up, block.gate) if matrix is not None]
     for module, chunks in _whole(rows):
         attach(module, SliceView(width, "rows", chunks=chunks))
@@ -26,14 +28,14 @@ def slice_neurons(block: Block) -> Width:
     return width
 
 
-def slice_heads(block: Block) -> Width:
-    """Make the attention of a block nested; the returned width counts key-value heads.
+def slice_heads(block: Block, extent: Extent | None = None) -> Width:
+    """Make the attention of a block nested; the returned width, one of the extent's, counts key-value heads.
 
     Each key-value head keeps the query heads it serves.
     """
     refuse_pinned_heads(block.family)
     group = block.heads // block.key_value_heads
-    width = Width(block.key_value_heads)
+    width = Width(block.key_value_heads, extent=extent)
     if isinstance(block.family.query, Fused):
         # Parts that alternate head by head are cut as one stretch, parts in a row each by itself.
         chunks, parts = (1, block.family.query.count) if block.family.query.per_head else (3, 1)
@@ -49,6 +51,15 @@ def slice_heads(block: Block) -> Width:
     for name in block.family.head_totals:
         follow(block.attention, name, width, group * block.head_width)
     return width
+
+
+def skip_block(block: Block, extent: Extent | None = None) -> Width:
+    """Let a block be skipped: the returned width, one of the extent's, is 1 where it runs and 0 where it does not."""
+    refuse_pinned_block(block)
+    depth = Width(1, least=0, extent=extent)
+    layer = getattr(block.attention, "layer_idx", None)
+    skip(block.module, Skip(depth, block.family.block_returns, layer))
+    return depth
 
 
 def _whole(matrices: list[Matrix]) -> list[tuple[Matrix, int]]:

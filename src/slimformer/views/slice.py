@@ -1,127 +1,21 @@
-"""The first rows or columns of a weight, and how many: nested sizes that share one set of weights."""
+"""Nested sizes that share one set of weights: the first rows or columns of a weight, and blocks that may be skipped."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+import inspect
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
-from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from slimformer.errors import ViewError
 from slimformer.views.view import View
+from slimformer.views.width import Width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from contextvars import Token
+    from collections.abc import Sequence
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-#: Widths in force in the current thread or task, above what the instances hold.
-_here: ContextVar[Mapping[Width, int]] = ContextVar("slimformer_widths", default={})  # noqa: B039
-
-
-class Width(nn.Module):
-    """How many of `full` units (neurons, heads) are in use; shared by the slices that must agree.
-
-    The number is state of this instance. `at` changes it for the current thread only, so that one model
-    can serve several widths at once. What runs elsewhere or later on behalf of a `with` block takes its
-    widths along: a function for another thread by `carried`, a recomputation by `checkpoint_contexts`, a
-    copy of the model by itself.
-    """
-
-    def __init__(self, full: int, value: int | None = None) -> None:
-        super().__init__()
-        self.full = full
-        self._value = full
-        self.set(full if value is None else value)
-
-    @property
-    def value(self) -> int:
-        """The number of units in use here and now."""
-        return _here.get().get(self, self._value)
-
-    def set(self, value: int) -> None:
-        """Change the number for all threads."""
-        self._value = self._checked(value)
-
-    @contextmanager
-    def at(self, value: int) -> Iterator[Width]:
-        """Change the number for the current thread inside a `with` block."""
-        with _Widths({**_here.get(), self: self._checked(value)}):
-            yield self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Width:
-        """A copy holds the number in force where it is made, and goes its own way from then on."""
-        copied = memo[id(self)] = Width(self.full, self.value)
-        return copied.train(self.training)
-
-    def get_extra_state(self) -> Tensor:
-        """Put the number into state dicts."""
-        return torch.tensor(self._value)
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take the number from state dicts."""
-        self.set(int(state))
-
-    def extra_repr(self) -> str:
-        """Show the number in the model's print-out."""
-        return f"{self.value} of {self.full}"
-
-    def _checked(self, value: int) -> int:
-        if not 1 <= value <= self.full:
-            raise ViewError(f"width {value} is impossible; choose from 1 to {self.full}")
-        return value
-
-
-def carried(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function that runs with the widths of this moment, in whatever thread it is called.
-
-    Example:
-        >>> with width.at(3), ThreadPoolExecutor() as pool:
-        ...     pool.map(carried(model), batches)
-    """
-    widths = _here.get()
-
-    @wraps(function)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        with _Widths(widths):
-            return function(*args, **kwargs)
-
-    return run
-
-
-def checkpoint_contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The `context_fn` of `torch.utils.checkpoint`: what is recomputed has the widths of the first computation.
-
-    The backward pass may run after a `with` block has ended, and on a GPU it runs in another thread.
-    """
-    return nullcontext(), _Widths(_here.get())
-
-
-def enable_checkpointing(model: Any, **settings: Any) -> None:
-    """Let a model of Transformers recompute activations in the backward pass, at the widths of the forward pass."""
-    settings = {**settings, "use_reentrant": False, "context_fn": checkpoint_contexts}
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
-
-
-class _Widths:
-    """Widths in force inside a `with` block, which may be entered again: one graph may be recomputed several times."""
-
-    def __init__(self, widths: Mapping[Width, int]) -> None:
-        self._widths = widths
-        self._tokens: list[Token[Mapping[Width, int]]] = []
-
-    def __enter__(self) -> None:
-        self._tokens.append(_here.set(self._widths))
-
-    def __exit__(self, *error: object) -> None:
-        _here.reset(self._tokens.pop())
+    from torch import Tensor, nn
 
 
 class SliceView(View):
@@ -188,6 +82,7 @@ class SliceView(View):
 
 
 _FOLLOWED = "_slimformer_followed"
+_SKIP = "_slimformer_skip"
 
 
 def follow(module: nn.Module, attribute: str, width: Width, unit: int) -> None:
@@ -207,15 +102,76 @@ def followed(module: nn.Module) -> dict[str, tuple[Width, int]]:
     return found
 
 
+class Skip(NamedTuple):
+    """How a block is skipped.
+
+    Args:
+        depth: 1 where the block runs, 0 where it is skipped.
+        returns: What it returns after the hidden states, named by its arguments; None for hidden states alone.
+        layer: Its number in a cache of keys and values, if it writes to one.
+    """
+
+    depth: Width
+    returns: tuple[str | None, ...] | None
+    layer: int | None
+
+
+def skip(module: nn.Module, how: Skip) -> None:
+    """Let a block hand on its input, and compute nothing, wherever its depth is 0."""
+    # On the instance, not in a class of its own: Transformers finds the outputs it records by the class of a block.
+    module.__dict__[_SKIP] = how
+    module.__dict__["forward"] = MethodType(_forward, module)
+
+
+def skip_of(module: nn.Module) -> Skip | None:
+    """How a module is skipped; None where it always runs."""
+    return module.__dict__.get(_SKIP)
+
+
+def unskip(module: nn.Module) -> None:
+    """Let a block always run again."""
+    if module.__dict__.pop(_SKIP, None) is not None:
+        del module.__dict__["forward"]
+
+
+def _forward(module: Any, hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+    how: Skip = module.__dict__[_SKIP]
+    if how.depth.value:
+        return type(module).forward(module, hidden, *args, **kwargs)
+    _pass_cache(how, hidden, (*args, *kwargs.values()))
+    if how.returns is None:
+        return hidden
+    bound = inspect.signature(type(module).forward).bind(module, hidden, *args, **kwargs).arguments
+    return (hidden, *(None if name is None else bound.get(name) for name in how.returns))
+
+
+def _pass_cache(how: Skip, hidden: Tensor, inputs: Sequence[Any]) -> None:
+    """Put one number per token into a block's place in the cache.
+
+    Transformers asks some block of the cache how many tokens there are, and crops and reorders all of them.
+    """
+    from transformers import Cache
+
+    for cache in inputs:
+        if isinstance(cache, Cache) and how.layer is not None:
+            mark = hidden.new_zeros(hidden.shape[0], 1, hidden.shape[1], 1)
+            cache.update(mark, mark, how.layer)
+
+
 def settle(module: nn.Module) -> None:
     """Stop following and keep the values of this moment."""
     values = {name: getattr(module, name) for name in followed(module)}
     unfollow(module)
     module.__dict__.update(values)
+    how = skip_of(module)
+    if how is not None and how.depth.value:
+        unskip(module)
+    elif how is not None:
+        skip(module, how._replace(depth=Width(1, 0, least=0)))
 
 
 def unfollow(module: nn.Module) -> None:
-    """Stop following and show the plain values again."""
+    """Stop following and show the plain values again; a block that may be skipped is left alone."""
     names = followed(module)
     if not names:
         return

@@ -11,8 +11,9 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from slimformer.anatomy import unwrap
-from slimformer.views.slice import Width, settle
+from slimformer.views.slice import settle
 from slimformer.views.stack import attached
+from slimformer.views.width import Width
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from slimformer.anatomy.block import sync_config
 from slimformer.anatomy.matrix import Matrix, Oriented, sync_sizes
 from slimformer.errors import ViewError
 from slimformer.views.mask import MaskView
-from slimformer.views.slice import SliceView, follow, settle, unfollow
+from slimformer.views.slice import SliceView, follow, settle, skip_of, unfollow, unskip
 from slimformer.views.view import View, check_stack
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def bake(model: nn.Module) -> nn.Module:
     """Replace every viewed weight by what the views show, for good, and remove the views.
 
     The baked model computes what the viewed model computes, at the widths in force now. Everything is
-    computed before anything is changed. Weights that several modules share stay shared.
+    computed before anything is changed. Weights that several modules share stay shared. A block that is skipped is
+    removed.
     """
     viewed = _viewed(model)
     _check_tied(model, viewed)
@@ -99,6 +100,7 @@ def bake(model: nn.Module) -> nn.Module:
         setattr(module, tensor, value)
     for module in {id(module): module for module, _, _ in values}.values():
         sync_sizes(module)
+    _remove_skipped(model)
     _sync_config(model)
     return model
 
@@ -108,6 +110,7 @@ def strip(model: nn.Module) -> nn.Module:
     viewed = _viewed(model)
     for module in model.modules():
         unfollow(module)
+        unskip(module)
     for module, tensor, _ in viewed:
         _remove(module, tensor)
     return model
@@ -169,6 +172,13 @@ def _remove(module: nn.Module, tensor: str) -> None:
     shared = type(module)
     module.__class__ = type(shared.__name__, shared.__bases__, dict(shared.__dict__))
     parametrize.remove_parametrizations(module, tensor, leave_parametrized=False)
+
+
+def _remove_skipped(model: nn.Module) -> None:
+    """Remove the blocks that have settled on being skipped."""
+    if any(skip_of(module) is not None for module in model.modules()):
+        anatomy = Anatomy.of(model)
+        anatomy.keep_blocks([block.index for block in anatomy.blocks if skip_of(block.module) is None])
 
 
 def _sync_config(model: nn.Module) -> None:
