@@ -98,6 +98,10 @@ class ViewError(SlimformerError):
     """A view does not fit the weight or the views already on it."""
 
 
+class SizeError(SlimformerError):
+    """A size, an allocation or a budget that a model does not have."""
+
+
 class DataError(SlimformerError):
     """A file, a column or a value of a data set cannot be used for the task."""
 

@@ -188,12 +188,13 @@ def refuse_pinned_heads(family: Family) -> None:
 
 def refuse_pinned_block(block: Block) -> None:
     """Raise where a model cannot do without a block."""
-    reason = _pinned_by(block)
+    reason = pinned_by(block)
     if reason is not None:
         raise AnatomyError(f"block {block.index} of `{block.family.name}` cannot be skipped: {reason}; skip others")
 
 
-def _pinned_by(block: Block) -> str | None:
+def pinned_by(block: Block) -> str | None:
+    """Why a model cannot do without a block; None where it can."""
     if getattr(block.base.config, "scale_attn_by_inverse_layer_idx", False):
         return "the scale of attention depends on the number of the block"
     if block.index > 0:
