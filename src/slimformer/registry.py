@@ -141,6 +141,10 @@ METHODS: Registry[Any] = Registry(
             "slimformer.methods.quantize.method:Quantize",
             "Train a model on with a few levels per weight, taught by its float self.",
         ),
+        "elastic": (
+            "slimformer.methods.elastic.method:Elastic",
+            "Train one model whose nested sizes all work.",
+        ),
         "trim": ("slimformer.methods.trim.method:Trim", "Drop the word pieces that a domain does not use."),
     },
 )
@@ -213,6 +217,7 @@ STORAGE: Registry[Any] = Registry(
     {
         "mask": ("slimformer.artifact.storage.mask:MaskStorage", "One bit per masked weight, on a base."),
         "packed": ("slimformer.artifact.storage.packed:PackedStorage", "Several codes to a byte."),
+        "elastic": ("slimformer.artifact.storage.elastic:ElasticStorage", "A plain model with the sizes nested in it."),
         "plain": ("slimformer.artifact.storage.plain:PlainStorage", "What `save_pretrained` writes."),
     },
     group="slimformer.storage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -20,7 +21,7 @@ from slimformer.tasks.kinds import has_task_head
 from slimformer.tasks.options import load_data, task_record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from transformers import PretrainedConfig, PreTrainedModel
@@ -137,11 +138,21 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         self.objective = self.prepare(self.model)
         return digest(self.features["train"])
 
+    def before_step(self, total: int) -> Callable[[int], None] | None:
+        """What is done before each optimizer step of so many, with the step's number; None for nothing."""
+        return None
+
+    @property
+    def chooses_by(self) -> str:
+        """The metric that decides which weights are kept."""
+        return self.data.primary_metric
+
     def train(self, folder: Path) -> Trained:
         """Train on the task, keeping the weights that are best on dev."""
-        from slimformer.train import train
+        from slimformer.train import count_steps, train
 
         examples = self.features["train"]
+        total = count_steps(self.config, math.ceil(len(examples) / self.config.batch_size))  # type: ignore[arg-type, attr-defined]
         return train(
             self.model,
             self.config,  # type: ignore[arg-type]
@@ -150,10 +161,11 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             folder,
             objective=self.objective,
             evaluation=self._evaluate,
-            primary=self.data.primary_metric,
+            primary=self.chooses_by,
             greater_is_better=self.data.greater_is_better,
             lengths=examples.lengths,
             items=self.data.kind.items,
+            before_step=self.before_step(total),
             quiet=self.options.quiet,
         )
 

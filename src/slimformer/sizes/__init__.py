@@ -2,7 +2,7 @@
 
 from slimformer.sizes.choice import ORDERS, Budget, allocate, measure_sensitivity
 from slimformer.sizes.cost import Costs
-from slimformer.sizes.elastic import Elastic, NestedBlock, extract, make_elastic
+from slimformer.sizes.elastic import Elastic, NestedBlock, extract, make_elastic, make_plain
 from slimformer.sizes.ordering import ORDERINGS, importance, magnitude, reorder
 from slimformer.sizes.size import RATIOS, Allocation, Size, name_sizes
 
@@ -21,6 +21,7 @@ __all__ = [
     "importance",
     "magnitude",
     "make_elastic",
+    "make_plain",
     "measure_sensitivity",
     "name_sizes",
     "reorder",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.anatomy import Anatomy, unwrap
 from slimformer.errors import SizeError
 from slimformer.sizes.size import Allocation, Size, find_size, name_sizes, parse_blocks, units
-from slimformer.views import Extent, bake, skip_block, slice_heads, slice_neurons
+from slimformer.views import Extent, bake, skip_block, slice_heads, slice_neurons, strip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,6 +175,14 @@ def extract(model: nn.Module, size: Sized) -> nn.Module:
         extracted = copy.deepcopy(unwrap(model))
     del extracted.__dict__[_ELASTIC]
     return bake(extracted)
+
+
+def make_plain(model: nn.Module) -> nn.Module:
+    """Take the sizes off an elastic model, which is its largest size then and nothing else."""
+    plain = unwrap(model)
+    Elastic.of(plain)
+    del plain.__dict__[_ELASTIC]
+    return strip(plain)
 
 
 def _nest(block: Any, extent: Extent, heads: bool, skip: bool) -> NestedBlock:

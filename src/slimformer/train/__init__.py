@@ -4,7 +4,7 @@ from slimformer.objectives import Loss
 from slimformer.train.folder import TrainingFolder
 from slimformer.train.objective import CountedObjective, Objective
 from slimformer.train.options import StepOptions, TrainingOptions
-from slimformer.train.run import Trained, train
+from slimformer.train.run import Trained, count_steps, train
 
 __all__ = [
     "CountedObjective",
@@ -14,5 +14,6 @@ __all__ = [
     "Trained",
     "TrainingFolder",
     "TrainingOptions",
+    "count_steps",
     "train",
 ]

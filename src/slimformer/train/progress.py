@@ -11,6 +11,8 @@ from transformers import TrainerCallback
 from slimformer.errors import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.progress import Progress
 
 
@@ -21,6 +23,21 @@ class LogAtTheEnd(TrainerCallback):
         """Ask for an entry after the last step."""
         if state.global_step >= state.max_steps:
             control.should_log = True
+
+
+class BeforeStep(TrainerCallback):
+    """Have something done before each optimizer step.
+
+    Args:
+        act: Called with the number of the step, from 0.
+    """
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self.act = act
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Do it."""
+        self.act(state.global_step)
 
 
 class EvaluateEpochs(TrainerCallback):

@@ -49,6 +49,7 @@ def train(
     primary: str | None = None,
     greater_is_better: bool = True,
     lengths: list[int] | None = None,
+    before_step: Callable[[int], None] | None = None,
     quiet: bool = False,
 ) -> Trained:
     """Train a model in place, going on from the newest checkpoint in `folder` if there is one.
@@ -67,17 +68,21 @@ def train(
         primary: The metric that decides which weights are kept; None keeps the last ones.
         greater_is_better: Whether more of it is better.
         lengths: Lengths of the examples, for `group_by_length`.
+        before_step: Called with the number of each optimizer step, from 0, before it begins; what it sets is in force
+            until the next one, for all parts of a batch and their gradients.
         quiet: Whether to say nothing while training.
     """
     from transformers import set_seed
 
-    from slimformer.train.progress import EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
+    from slimformer.train.progress import BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
     from slimformer.views import enable_checkpointing
 
     epoch = math.ceil(len(features) / options.batch_size)
     arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
     callbacks: list[Any] = [LogAtTheEnd()]
+    if before_step is not None:
+        callbacks.append(BeforeStep(before_step))
     if evaluation is not None and options.eval_every is None:
         callbacks.append(EvaluateEpochs(epoch))
     if not quiet:
@@ -120,6 +125,11 @@ def train(
         kept_step=int(noted.get("step", steps)),
         seconds=time.monotonic() - start,
     )
+
+
+def count_steps(options: TrainingOptions, epoch: int) -> int:
+    """Optimizer steps of a run whose epochs have so many."""
+    return options.max_steps or max(1, math.ceil(options.epochs * epoch))
 
 
 @contextmanager
@@ -166,7 +176,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
             f"`batch_size` {options.batch_size} cannot be split over {world} processes x {options.accumulation} "
             f"accumulation steps; give a multiple of {parts}"
         )
-    total = options.max_steps or max(1, math.ceil(options.epochs * epoch))
+    total = count_steps(options, epoch)
     schedule = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
     evaluating: dict[str, Any] = {"eval_strategy": "no"}  # without a number of steps, a callback asks for it
     if evaluates and options.eval_every is not None:
