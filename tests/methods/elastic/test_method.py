@@ -1,0 +1,241 @@
+"""Elastic training: what each step trains and learns, what is kept, stored and resumed."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from transformers import AutoModelForSequenceClassification
+
+import slimformer
+from slimformer import elastic
+from slimformer.errors import ConfigError
+from slimformer.methods.elastic import ElasticConfig
+from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
+from slimformer.sizes import Elastic, make_elastic
+from slimformer.views import attached
+from tests import corpus, runs, zoo
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUICK = {"max_steps": 4, "batch_size": 16, "lr": 1e-3, "threads": 1, "quiet": True, "calibration": 16}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("elastic")
+    corpus.model_folder(folder / "base", dropout=0.0)
+    corpus.data_folder(folder / "data")
+    return folder
+
+
+def train(place, out, **settings):
+    return elastic(
+        model=str(place / "base"),
+        task="classification",
+        data=str(place / "data"),
+        out=None if out is None else str(out),
+        **{**QUICK, **settings},
+    )
+
+
+def digest(out: Path) -> str:
+    return hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_all_sizes_are_measured_stored_and_loaded(place, tmp_path):
+    result = train(place, tmp_path / "out")
+    assert set(result.metrics) >= {"accuracy", "accuracy@S", "accuracy@M", "accuracy@L", "accuracy@XL", "mean accuracy"}
+    assert result.metrics["accuracy"] == result.metrics["accuracy@XL"]
+    loaded = slimformer.load(tmp_path / "out")
+    assert loaded.manifest.model.storage == "elastic"
+    assert slimformer.verify(tmp_path / "out")
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert next(attached(plain), None) is None
+    ids = torch.arange(12).view(2, 6)
+    sizes, kept = Elastic.of(loaded.model), Elastic.of(result.model)
+    with torch.no_grad():
+        assert torch.equal(loaded.model(input_ids=ids).logits, plain(input_ids=ids).logits)
+        for size in sizes.names:
+            with sizes.at(size), kept.at(size):
+                assert torch.equal(loaded.model(input_ids=ids).logits, result.model(input_ids=ids).logits)
+        with sizes.at("S"):
+            assert not torch.equal(loaded.model(input_ids=ids).logits, plain(input_ids=ids).logits)
+
+
+def test_an_elastic_model_is_trained_on(place, tmp_path):
+    """Once fine-tuned further at all sizes, it has them still."""
+    train(place, tmp_path / "first")
+    again = elastic(
+        model=str(tmp_path / "first"),
+        task="classification",
+        data=str(place / "data"),
+        out=str(tmp_path / "second"),
+        **QUICK,
+    )
+    assert Elastic.of(again.model).names == ("S", "M", "L", "XL")
+    assert [step.method for step in slimformer.load(tmp_path / "second").manifest.steps] == ["elastic", "elastic"]
+
+
+@pytest.mark.parametrize("training", ["sampled", "joint", "per-block"])
+@pytest.mark.parametrize("more", [{}, {"distil": 0}, {"head_sizes": "0.5,0.5,1,1", "depth_sizes": "0.5,1,1,1"}])
+def test_every_way_of_training_learns(place, training, more):
+    settings = {"max_steps": 30, "lr": 5e-3, "log_every": 5}
+    result = train(place, None, training=training, **more, **settings)
+    losses = [entry["loss"] for entry in result.log if "loss" in entry]
+    assert losses[-1] < losses[0]
+    assert ("soft_labels" in {name for entry in result.log for name in entry}) == ("distil" not in more)
+
+
+def test_the_sizes_of_a_run_are_drawn_as_often_as_asked_for():
+    model = zoo.build("bert")
+    probabilities = (0.4, 0.3, 0.2, 0.1)
+    schedule = SizeSchedule(make_elastic(model), probabilities, seed=3, uniform=400)
+    drawn = [str(schedule.at(step)) for step in range(4400)]
+    for part, expected in ((drawn[:400], (0.25,) * 4), (drawn[400:], probabilities)):
+        counts = Counter(part)
+        frequencies = [counts[name] for name in ("S", "M", "L", "XL")]
+        assert chisquare(frequencies, [share * len(part) for share in expected]).pvalue > 0.001
+    assert drawn[:50] != [str(SizeSchedule(Elastic.of(model), probabilities, seed=4).at(step)) for step in range(50)]
+
+
+def test_once_for_all_draws_a_size_for_each_block():
+    model = zoo.build("bert")
+    schedule = SizeSchedule(make_elastic(model), (0.25,) * 4, seed=0, per_block=True)
+    drawn = [schedule.at(step) for step in range(600)]
+    assert len({str(allocation) for allocation in drawn}) > 50
+    for block in range(3):
+        counts = Counter(allocation.blocks[block].name for allocation in drawn)
+        assert chisquare(list(counts.values())).pvalue > 0.001
+
+
+def batch():
+    inputs = zoo.inputs_for("bert")
+    return {**inputs, "labels": torch.tensor([0, 1, 1])}
+
+
+def test_a_small_size_learns_labels_and_what_the_largest_says():
+    """Against a slow version: the gradient of cross-entropy with labels and with the largest size's probabilities."""
+    model = zoo.build_headed("bert").eval()
+    slow = copy.deepcopy(model)
+    sizes = make_elastic(model)
+    objective = ElasticObjective(model, distil=0.5, temperature=2.0)
+    sizes.set("S")
+    loss = objective(model, batch())
+    loss.total.backward()
+    slow_sizes = make_elastic(slow)
+    with torch.no_grad():
+        teacher = slow(**{k: v for k, v in batch().items() if k != "labels"}).logits
+    with slow_sizes.at("S"):
+        student = slow(**batch())
+        soft = -((teacher / 2).softmax(-1) * (student.logits / 2).log_softmax(-1)).sum(-1).mean()
+        (student.loss + 0.5 * soft).backward()
+    assert float(loss.parts["soft_labels"]) == pytest.approx(float(soft), rel=1e-5)
+    for (name, one), other in zip(model.named_parameters(), slow.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, msg=name)
+
+
+def test_the_largest_size_learns_labels_alone():
+    model = zoo.build_headed("bert").eval()
+    make_elastic(model)
+    loss = ElasticObjective(model, distil=0.5)(model, batch())
+    assert set(loss.parts) == {"labels"}
+    assert float(loss.total) == pytest.approx(float(model(**batch()).loss))
+
+
+def test_joint_training_is_the_mean_over_sizes(place):
+    """Each size has its own part of the batch, and one update is made of all of them."""
+    model = zoo.build_headed("bert").eval()
+    sizes = make_elastic(model)
+    objective = ElasticObjective(model, distil=0, joint=[sizes.allocation(name) for name in sizes.names])
+    losses = [float(objective(model, batch()).total) for _ in range(8)]
+    expected = []
+    for name in sizes.names:
+        with sizes.at(name):
+            expected.append(float(model(**batch()).loss))
+    assert losses == pytest.approx(expected * 2)
+
+
+def test_the_best_weights_are_chosen_over_sizes(place):
+    means = train(place, None, max_steps=6, eval_every=2, lr=5e-3)
+    largest = train(place, None, max_steps=6, eval_every=2, lr=5e-3, choose_by="largest")
+    for result, metric in ((means, "mean accuracy"), (largest, "accuracy")):
+        logged = {entry["step"]: entry[f"eval_{metric}"] for entry in result.log if f"eval_{metric}" in entry}
+        assert result.metrics[metric] == pytest.approx(max(logged.values()))
+        assert logged[result.kept_step] == max(logged.values())
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_with_accumulation_ends_with_the_same_bytes(place, tmp_path):
+    def command(out):
+        return runs.in_a_process(
+            "elastic", "--model", place / "base", "--task", "classification", "--data", place / "data", "--out", out,
+            "--max-steps", 12, "--batch-size", 16, "--accumulation", 4, "--save-every", 1, "--threads", 1, "--resume",
+        )  # fmt: skip
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    out = tmp_path / "killed"
+    kills = 0
+    for step in range(1, 11):
+        checkpoint = tmp_path / "killed.training" / f"checkpoint-{step}"
+        kills += runs.killed_when(command(out), checkpoint.exists)
+    subprocess.run(command(out), check=True, capture_output=True)
+    assert kills >= 8
+    assert digest(out) == digest(tmp_path / "whole")
+
+
+SCRIPT = """
+import sys
+from slimformer import elastic
+from slimformer.cli.output import print_json
+
+base, data, out = sys.argv[1:]
+loop = {"max_steps": 6, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True}
+result = elastic(model=base, task="classification", data=data, out=out, **loop)
+print_json({**result.summary(), "losses": [entry["loss"] for entry in result.log if "loss" in entry]})
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_sizes_that_one_does(place, tmp_path):
+    def run(launcher, out):
+        script = out.with_suffix(".py")
+        script.write_text(SCRIPT)
+        arguments = [*launcher, str(script), str(place / "base"), str(place / "data"), str(out)]
+        done = subprocess.run(arguments, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout)
+
+    one = run([sys.executable], tmp_path / "one")
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    two = run([*launch, "--main_process_port", "0"], tmp_path / "two")
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sizes": "0.5,0.25,1"}, "shares rise"),
+        ({"sizes": "a,1"}, "give numbers joined by commas"),
+        ({"probabilities": "0.5,0.5"}, "give 4 numbers"),
+        ({"probabilities": "0.5,0.5,0.5,0.5"}, "add up to 1"),
+        ({"probabilities": "0.25,0.25,0.25,0.25", "training": "joint"}, "draws none"),
+        ({"training": "joint", "batch_size": 30}, "multiple of 4"),
+        ({"order": "size"}, "there is no order `size`; known: activation, magnitude, none"),
+        ({"head_sizes": "0.5,1"}, "`heads` has 2 shares for 4 sizes"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ElasticConfig.make(settings)
