@@ -68,6 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector pass over modules and tests, which stay: every training run collects once, and went over them."""
+    """Let the collector pass over modules and tests, which stay: every training run begins with a full collection."""
     gc.collect()
     gc.freeze()
