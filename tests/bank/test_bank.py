@@ -396,6 +396,7 @@ def test_minilm(tmp_path):
         assert torch.equal(bank.use("one")(**batch).logits, result.model(**batch).logits)
 
 
+@pytest.mark.slow
 def test_text_is_generated_through_masks(tmp_path):
     """Each task goes on with a text as its own model does, one token after the other, whatever runs beside it."""
     base, data = runs.decoder(tmp_path / "base"), tmp_path / "data"
@@ -433,6 +434,7 @@ def _continued(model, ids, count):
     return added
 
 
+@pytest.mark.slow
 def test_tasks_that_pad_differently_do_not_share_batches(tmp_path):
     """Words are tagged at positions counted from the left; another task's padding must not move them."""
     from tests import runs

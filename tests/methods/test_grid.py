@@ -16,6 +16,7 @@ from slimformer.methods.method import RunOptions
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from tests import corpus, runs
+from tests.parameters import slow
 
 QUICK = {"task": "classification", "max_steps": 24, "batch_size": 16, "quiet": True}
 
@@ -79,7 +80,7 @@ def test_other_rates_than_those_of_the_result_are_another_run(place, common, gri
         slimformer.finetune(**common, lr_grid="1e-9,1e-2", out=place / "grid", resume=True)
 
 
-@pytest.mark.parametrize("widenings", [0, 2])
+@pytest.mark.parametrize("widenings", slow([0, 2], only=[2]))
 def test_a_grid_whose_best_is_on_the_border_is_widened_so_often_and_no_oftener(common, widenings):
     result = slimformer.finetune(**{**common, "max_steps": 2}, lr_grid="1e-9,1e-8", lr_widenings=widenings)
     assert len(result.rates) <= 2 + widenings
@@ -98,6 +99,7 @@ def test_a_rate_at_which_the_loss_becomes_no_number_is_the_worst_one(common):
         slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="1e29,1e30", clip=0.0)
 
 
+@pytest.mark.slow
 def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(place, common, grid, monkeypatch):
     out, steps = place / "interrupted", []
     step = torch.optim.AdamW.step
@@ -149,6 +151,7 @@ def test_a_metric_of_which_less_is_better(tmp_path):
     assert result.metrics[metric] == result.rates["0.01"]
 
 
+@pytest.mark.slow
 def test_masks_have_it_too_on_the_command_line_and_in_a_file(place, tmp_path):
     flags = ["--model", place / "base", "--task", "classification", "--data", place / "data", "--max-steps", "2"]
     shared = [*flags, "--batch-size", "8", "--blocks", "0-", "--json", "--quiet"]
@@ -162,6 +165,7 @@ def test_masks_have_it_too_on_the_command_line_and_in_a_file(place, tmp_path):
     assert measured == one["metrics"]
 
 
+@pytest.mark.slow
 def test_quantizing_a_bare_base_trains_its_teacher_once(place, common, tmp_path):
     out = tmp_path / "out"
     result = slimformer.quantize(**{**common, "max_steps": 2}, lr_grid="1e-4,1e-3", lr_widenings=0, out=out)

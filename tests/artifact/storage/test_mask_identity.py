@@ -52,13 +52,18 @@ WITHOUT = {("distilbert", "epsilon")}
 
 
 @pytest.fixture(scope="module", params=zoo.FAMILIES)
-def known(request, tmp_path_factory):
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def known(family, tmp_path_factory):
     """A base of a family, and its identity to a mask that takes all of it."""
-    folder = tmp_path_factory.mktemp(request.param) / "base"
-    model = zoo.build(request.param)
+    folder = tmp_path_factory.mktemp(family) / "base"
+    model = zoo.build(family)
     model.save_pretrained(folder)
     identity = BaseIdentity.of(folder, model.state_dict(), type(model))
-    return request.param, folder, identity, model
+    return family, folder, identity, model
 
 
 def recognised(known, folder, *, cast=False):

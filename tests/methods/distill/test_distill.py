@@ -66,6 +66,7 @@ def test_the_student_is_a_plain_checkpoint(place, tmp_path):
     assert not (tmp_path / "out.training").exists()
 
 
+@pytest.mark.slow
 def test_the_untrained_end_of_the_student_passes_through(place):
     block = Anatomy.of(distill(place).model).blocks[-1]
     for matrix in (block.output, block.down):
@@ -334,6 +335,7 @@ def test_a_student_needs_a_size(place, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_mask_is_no_teacher(place, tmp_path):
     data = corpus.data_folder(tmp_path / "data", train=8, dev=8)
     settings = {"model": place / "teacher", "task": "classification", "data": data, "blocks": "0-"}
