@@ -9,10 +9,10 @@ from slimformer.corpus.corpus import BUFFER, Corpus
 from slimformer.corpus.delimited import open_csv, open_tsv
 from slimformer.corpus.images import open_images
 from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_json, open_json_lines, open_text
-from slimformer.corpus.source import Source, SourceFile, refuse, size_of, visible_files
+from slimformer.corpus.source import Source, SourceFile, opened, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
-from slimformer.files import as_path
+from slimformer.files import as_path, conversion, wide_encoding
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ TEXT_ENDINGS = (".txt", ".text", ".raw", ".tokens")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 #: Packed files cannot be read from the middle: ending → the command that unpacks.
 PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+#: Bytes by which an encoding is known.
+_START = 256
 
 
 def find_sources(path: str | Path, text_column: str | None, documents: Documents, step: int) -> Iterator[Source]:
@@ -72,6 +74,8 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         )
     if not size_of(path):
         return
+    if kind != ".parquet":
+        _check_encoding(path)
     if kind == ".parquet":
         yield open_parquet(file, text_column, step)
     elif kind == ".csv":
@@ -82,6 +86,13 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         yield open_json_lines(file, text_column, step)
     else:
         yield open_text(file, documents, step)
+
+
+def _check_encoding(path: Path) -> None:
+    with opened(path) as stream:
+        wide = wide_encoding(stream.read(_START))
+    if wide is not None:
+        raise DataError(f"`{path}` is text in {wide}, not in UTF-8; {conversion(wide)}")
 
 
 def _is_packed_text(file: Path) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.files import JsonError, as_path, open_file, parse_json
+from slimformer.files import JsonError, as_path, conversion, open_file, parse_json, wide_encoding
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 #: No text is longer; a file without line breaks would fill the memory.
 MAX_LINE = 1 << 24
 _BOM = b"\xef\xbb\xbf"
+#: Bytes by which an encoding is known.
+_START = 256
 
 #: A line that was read, with its number: its text, or why it has none.
 Line = tuple[int, str, str | None]
@@ -173,6 +175,9 @@ def _lines(file: str, stream: IO[bytes]) -> Iterator[Line]:
         if not raw:
             return
         if number == 1:
+            wide = wide_encoding(raw[:_START])
+            if wide is not None:
+                raise DataError(f"`{file}` is text in {wide}, not in UTF-8; {conversion(wide)}")
             raw = raw.removeprefix(_BOM)
         if too_long:
             yield number, "", f"the line is longer than {MAX_LINE:,} bytes; cut it"
