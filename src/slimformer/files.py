@@ -91,9 +91,32 @@ def wide_encoding(start: bytes) -> str | None:
     return "utf-16le" if high > low else "utf-16be"
 
 
+#: How files begin that are taken for text by a slip of the hand.
+_BEGINNINGS = (
+    (b"PK\x03\x04", "a zip file or a document packed as one"),
+    (b"PAR1", "a Parquet file"),
+    (b"%PDF-", "a PDF file"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"\x89PNG\r\n", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"SQLite format 3", "a database"),
+)
+#: Bytes by which a file is known.
+START = 256
+
+
 def conversion(encoding: str) -> str:
     """What to do with a file in another encoding than UTF-8."""
     return f"convert the file, for example with: iconv -f {encoding} -t utf-8"
+
+
+def why_no_text(start: bytes) -> str | None:
+    """Why a file that begins so is no text in UTF-8, and what to do; None where it may be one."""
+    for beginning, kind in _BEGINNINGS:
+        if start.startswith(beginning):
+            return f"is {kind}, not text; give the text itself, or the file under its own ending"
+    wide = wide_encoding(start)
+    return None if wide is None else f"is text in {wide}, not in UTF-8; {conversion(wide)}"
 
 
 class JsonError(ValueError):

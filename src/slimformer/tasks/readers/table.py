@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from slimformer.errors import DataError
-from slimformer.files import conversion, open_file, wide_encoding
+from slimformer.files import START, conversion, open_file, why_no_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 MOST_BYTES, MOST_ROWS = 2**31, 20_000_000
 _MARK = b"\xef\xbb\xbf"
 _CHUNK = 2**20
-#: Bytes by which an encoding is known.
-_START = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +123,10 @@ def stream_lines(path: Path, encoding: str = "utf-8", *, newline: str = "") -> I
     check_size(path)
     blank = True
     with opened(path) as stream:
-        start = stream.read(_START)
-        wide = wide_encoding(start)
-        if wide is not None:
-            raise DataError(f"`{path}` is text in {wide}, not in UTF-8; {conversion(wide)}")
+        start = stream.read(START)
+        reason = why_no_text(start)
+        if reason is not None:
+            raise DataError(f"`{path}` {reason}")
         stream.seek(len(_MARK) if start.startswith(_MARK) else 0)
         try:
             for number, line in enumerate(io.TextIOWrapper(stream, encoding, newline=newline), start=1):
