@@ -121,6 +121,14 @@ def test_notes_of_the_user_outlive_the_run(place, tmp_path):
     assert runs.listing(tmp_path) == {"out.training", "out.training/notes.txt"}
 
 
+def test_the_run_of_another_command_is_not_gone_on_with(place):
+    with place.training.claimed():
+        place.training.begin({"method": "mask", "anneal": 5, **SETTINGS}, resume=False)
+    words = "is one of `slimformer mask`, not of `slimformer finetune`; resume it with that command"
+    with pytest.raises(TrainingError, match=words):
+        place.check({"method": "finetune", **SETTINGS}, RESUME)
+
+
 def test_another_run_is_not_taken_up_and_not_removed(place, tmp_path):
     unfinished(place)
     with pytest.raises(TrainingError, match="add `--resume`"):

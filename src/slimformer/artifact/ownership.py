@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.checks import sum_file
-from slimformer.artifact.layout import MANIFEST, list_files
+from slimformer.artifact.layout import MANIFEST, list_files, list_kept
 from slimformer.artifact.manifest import read_manifest
 from slimformer.errors import ArtifactError
 
@@ -91,10 +91,13 @@ def check_outside(path: Path) -> None:
 def check_replaceable(folder: Path) -> None:
     """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
 
+    Files that systems leave everywhere may go with it, and what the Hub notes of a download; a git history may not.
     What is missing of it is no obstacle: nothing can be lost that is not there.
     """
     try:
         saved = read_manifest(folder).files
+        for name in list_kept(folder):
+            raise ArtifactError(f"`{name}` is none of its files; move it away")
         for name in list_files(folder):
             if name != MANIFEST and (name not in saved or sum_file(folder / name) != saved[name]):
                 what = "was changed" if name in saved else "is none of its files"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from slimformer.cli.output import Json, human_bytes, print_json, print_table
 from slimformer.config import MOST
 from slimformer.errors import UsageError
+
+#: A day: more for one shape is a slip of the hand.
+MOST_SECONDS = 86_400
 
 
 def bench_models(
@@ -35,8 +37,8 @@ def bench_models(
 
     if not models:
         raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")
-    if not 0 <= seconds < math.inf:
-        raise UsageError(f"`--seconds` is `{seconds}`; give 0 or more")
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise UsageError(f"`--seconds` is `{seconds}`; give 0 to {MOST_SECONDS}")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
     results = [bench(model, shapes, threads=threads, seconds=seconds, device=device, base=base) for model in models]
     if as_json:

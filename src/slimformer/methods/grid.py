@@ -16,6 +16,7 @@ from slimformer.methods.method import Phase, describe_rate
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.methods.run import run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
+from slimformer.train.folder import METHOD
 from slimformer.train.rates import RATE_SETTINGS, best_rate, next_rate
 
 if TYPE_CHECKING:
@@ -59,14 +60,14 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         assert output.path is not None
         scores: Any = done.manifest.steps[-1].config[SCORES]
         return replace(state.reload(done, output.path), rates=scores)
-    output.check(settings, options)
+    output.check({METHOD: state.name, **settings}, options)
     with output.working() as folder:
         phases = state.phases()
         for phase in phases:
             run_phase(phase, options)
         output.check_free(options)  # much may have happened since
         if is_main():
-            folder.begin(settings, options.resume)
+            folder.begin({METHOD: state.name, **settings}, options.resume)
         # What a phase has made is what every rate starts from.
         started = {state.starts_from: state.base} if phases else {}
         trials = Trials(state, started, None if output.path is None else folder.path / RATES)

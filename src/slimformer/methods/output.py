@@ -45,7 +45,7 @@ class OutputDirectory:
         """The directory that `--out` names."""
         if out is None:
             return cls(None)
-        path = as_path(out)
+        path = as_path(out) if out else Path()
         if path.name in ("", ".."):
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path, files)

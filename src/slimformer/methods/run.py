@@ -14,6 +14,7 @@ from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
+from slimformer.train.folder import METHOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,7 @@ def _run(state: Method[Any]) -> RunResult:
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)
-    output.check(settings, options)
+    output.check({METHOD: state.name, **settings}, options)
     with output.working() as folder:
         for phase in state.phases():
             run_phase(phase, options)
@@ -66,7 +67,7 @@ def _run(state: Method[Any]) -> RunResult:
             step = artifact.Step(method=state.name, config=settings, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
-            folder.begin(settings, options.resume)
+            folder.begin({METHOD: state.name, **settings}, options.resume)
         trained = state.train(folder.path)
         state.finish()
         metrics = state.measure(trained)

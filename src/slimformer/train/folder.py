@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = "settings.json"
+#: Under this name stands, beside the settings, the method whose run it is.
+METHOD = "method"
 #: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.
 OWN_FILES = re.compile(rf"{re.escape(SETTINGS)}|best(\.safetensors)?|{checkpoints.PREFIX}\d+")
 
@@ -56,6 +58,12 @@ class TrainingFolder:
             )
         stored = _read(path)
         current = json.loads(json.dumps(settings))
+        method = current.pop(METHOD, None)
+        if stored.get(METHOD, method) != method:
+            raise TrainingError(
+                f"the run in `{self.path}` is one of `slimformer {stored[METHOD]}`, not of `slimformer {method}`; "
+                "resume it with that command, or remove the folder to start anew"
+            )
         for name in sorted(current.keys()):
             if stored.get(name) != current[name]:
                 raise TrainingError(

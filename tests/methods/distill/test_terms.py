@@ -151,7 +151,7 @@ def test_killed_and_resumed_with_masks_is_undisturbed(place, tmp_path):  # noqa:
     whole = run(*command, "--out", tmp_path / "whole", "--json").json
     out, training = tmp_path / "out", tmp_path / "out.training"
     assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
-    run(*bare, "--out", out, "--resume").refused("had `terms` = `relations:1, mlm:0.5`")
+    run(*bare, "--out", out, "--resume").refused("had `--terms` = `relations:1, mlm:0.5`")
     done = run(*command, "--out", out, "--resume", "--json").json
     assert done["losses"] == whole["losses"]
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))
