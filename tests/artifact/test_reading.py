@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 import transformers as hf
 
 from slimformer.artifact import Step, load, save, verify
-from slimformer.artifact.reading import read
+from slimformer.artifact.reading import IMAGE, TEXTS, check, read
 from slimformer.errors import ArtifactError
 from slimformer.models.sentence import SentenceSettings
 from tests import zoo
@@ -65,16 +67,105 @@ def test_another_preparation_of_images_is_refused(tmp_path):
         load(tmp_path / "out")
 
 
+@pytest.fixture(scope="module", params=["one type", "two types"])
+def typed(request, tmp_path_factory):
+    """Artifacts of models that tell two sorts of token apart, the texts of a pair, and of models that do not."""
+    folder = tmp_path_factory.mktemp("typed") / "out"
+    types = {"one type": 1, "two types": 2}[request.param]
+    save(folder, tiny_bert(type_vocab_size=types), processor=tiny_tokenizer(), step=STEP)
+    return types, folder
+
+
+def without_types(folder):
+    edit(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    resum(folder)
+
+
+@pytest.mark.parametrize("way", [load, verify])
+def test_only_what_feeds_the_model_counts(typed, way, tmp_path):
+    types, folder = typed
+    copied = shutil.copytree(folder, tmp_path / "out")
+    without_types(copied)
+    if types == 1:
+        way(copied)
+    else:  # the texts of a pair are no longer told apart
+        with pytest.raises(ArtifactError, match="tokens of texts"):
+            way(copied)
+
+
+def test_types_that_come_back_are_nothing_new(tmp_path):
+    tokenizer = tiny_tokenizer()
+    tokenizer.model_input_names = ["attention_mask", "input_ids"]
+    save(tmp_path / "out", tiny_bert(type_vocab_size=1), processor=tokenizer, step=STEP)
+    edit(tmp_path / "out" / "tokenizer_config.json", model_input_names=["token_type_ids", "input_ids"])
+    resum(tmp_path / "out")
+    assert load(tmp_path / "out").processor("a fine film").keys() == {"token_type_ids", "input_ids"}
+
+
+def as_before(folder, tokenizer):
+    """Write how inputs are read as it was written when every output of a tokenizer counted."""
+    pair, padded = tokenizer(TEXTS[0], TEXTS[1], truncation=True, max_length=8), tokenizer(list(TEXTS), padding=True)
+    aspects = {
+        "texts": [dict(tokenizer(text)) for text in TEXTS],
+        "cut and padded texts": [dict(pair), dict(padded), min(int(tokenizer.model_max_length), 10**9)],
+    }
+    content = json.loads((folder / "reading.json").read_text())
+    of_today = {name: digest for name, digest in content["digests"].items() if "tokens of" not in name}
+    digests = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=list).encode()).hexdigest()
+        for name, value in aspects.items()
+    }
+    (folder / "reading.json").write_text(json.dumps({"digests": {**of_today, **digests}}))
+    resum(folder)
+
+
+def test_what_was_recorded_earlier_is_still_compared(typed, tmp_path):
+    types, folder = typed
+    copied = shutil.copytree(folder, tmp_path / "out")
+    as_before(copied, tiny_tokenizer())
+    verify(copied)
+    without_types(copied)
+    if types == 1:
+        verify(copied)
+    else:
+        with pytest.raises(ArtifactError, match="texts of artifact"):
+            verify(copied)
+    edit(copied / "tokenizer_config.json", model_max_length=3)
+    resum(copied)
+    with pytest.raises(ArtifactError, match="texts of artifact"):
+        load(copied)
+
+
+def test_a_record_without_one_of_its_aspects_is_refused(artifact):
+    content = json.loads((artifact / "reading.json").read_text())
+    del content["digests"]["vocabulary"]
+    (artifact / "reading.json").write_text(json.dumps(content))
+    resum(artifact)
+    with pytest.raises(ArtifactError, match=r"reading\.json` of artifact .* says nothing of the vocabulary"):
+        load(artifact)
+
+
+def test_another_way_of_resizing_is_no_other_preparation(tmp_path):
+    """Ways of resizing differ by a level or two of 255, whatever the levels are divided by."""
+    processor = hf.ViTImageProcessor(size=dict(zip(("height", "width"), IMAGE, strict=True)), image_std=[0.2] * 3)
+    config = hf.BertConfig()
+    record = read(tmp_path, config, processor)
+    assert record.image is not None
+    other = record.image.model_copy(update={"values": [value + 2 / 255 / 0.2 for value in record.image.values]})
+    (tmp_path / "reading.json").write_text(record.model_copy(update={"image": other}).model_dump_json())
+    check(tmp_path, config, processor)
+
+
 def test_reading_leaves_a_tokenizer_as_it_was(tmp_path):
     tokenizer = tiny_tokenizer()
     before = tokenizer.backend_tokenizer.to_str()
-    read(tmp_path, {0: "bad"}, tokenizer)
-    read(tmp_path, {0: "bad"}, tokenizer)
+    read(tmp_path, hf.BertConfig(), tokenizer)
+    read(tmp_path, hf.BertConfig(), tokenizer)
     tokenizer("fine film")
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
 def test_what_is_recorded_is_the_same_each_time(tmp_path):
-    one, other = (read(tmp_path, {0: "bad", 1: "good"}, tiny_tokenizer()) for _ in range(2))
+    one, other = (read(tmp_path, hf.BertConfig(num_labels=3), tiny_tokenizer()) for _ in range(2))
     assert one == other
     assert np.unique(list(one.digests.values())).size == len(one.digests)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import reading
 from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
-from slimformer.artifact.layout import CONFIG, PROBE, READING
+from slimformer.artifact.layout import CONFIG, PROBE
 from slimformer.artifact.manifest import Manifest, read_manifest
-from slimformer.artifact.probe import Probe, ask, difference
+from slimformer.artifact.probe import Probe
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError, CheckpointError
@@ -174,8 +174,7 @@ def _check_weight_files(folder: Path, manifest: Manifest) -> None:
 
 def _ask_again(folder: Path, loaded: Loaded, bytes_each: int) -> float:
     """Compare how an artifact reads and answers with what was recorded at saving; return the largest difference."""
-    if (folder / READING).is_file():  # which earlier versions did not write
-        reading.compare(folder, reading.read(folder, loaded.model.config.id2label, loaded.processor))
+    reading.check(folder, loaded.model.config, loaded.processor)
     return check_answers(folder, loaded.model, bytes_each)
 
 
@@ -190,11 +189,16 @@ def check_answers(folder: Path, model: PreTrainedModel, bytes_each: int) -> floa
     probe = _read_probe(folder)
     relative, absolute = TOLERANCE[bytes_each]
     try:
-        return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
+        return probe.check(model, relative=relative, absolute=absolute)
     except ArtifactError as error:
+        hint = "weights, config or the transformers version are not those of the saving"
+        if not probe.allows_for_rounding(model):
+            hint += (
+                ", or another machine rounds an activation to the next step, which this early artifact does not allow "
+                "for: if you trust it, load it with `--no-check` (`check=False`) and save it again"
+            )
         raise ArtifactError(
-            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "
-            "the transformers version are not those of the saving"
+            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; {hint}"
         ) from error
 
 

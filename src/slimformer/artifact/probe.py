@@ -3,6 +3,9 @@
 It is recorded at saving from the reloaded model, on the CPU in float32, and asked again by `load`, `verify` and the
 bank. Sums tell that the files are those that were written; the probe tells that they still mean the same
 model, with this config, under this version of Transformers.
+
+Where a model rounds activations, the last bit of another machine's arithmetic may turn a value to the next step, and
+many others after it. So such a model is asked without rounding too, where a last bit stays one.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, ValidationError, model_validator
 
 from slimformer.artifact.manifest import Record
 from slimformer.errors import ArtifactError
@@ -30,7 +33,6 @@ MAX_ELEMENTS = 1 << 24
 MAX_GIVEN = 1 << 16
 #: Tokens a row may have; attention takes memory by their square.
 MAX_LENGTH = 1 << 10
-ROWS, CHOICES, LENGTH, PADDING = 2, 3, 12, 4
 
 
 class ProbeInput(Record):
@@ -73,10 +75,50 @@ class Probe(Record):
 
     inputs: dict[str, ProbeInput]
     outputs: dict[str, ProbeOutput] = Field(min_length=1)
+    unrounded: dict[str, ProbeOutput] = Field(
+        default_factory=dict, description="its answer with activations left alone, where it rounds them"
+    )
+    rounding: dict[str, JsonValue] | None = Field(default=None, description="how it rounds activations")
+
+    @model_validator(mode="after")
+    def _answers_alike(self) -> Probe:
+        if self.unrounded and any(
+            name not in self.unrounded or len(self.unrounded[name].values) != len(output.values)
+            for name, output in self.outputs.items()
+        ):
+            raise ValueError("the answers with and without rounding are of different shapes")
+        return self
+
+    @classmethod
+    def record(cls, model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> Probe:
+        """Ask a model; one that rounds activations is asked without rounding too."""
+        outputs, rounding = ask(model, inputs), _rounding(model)
+        smooth = {} if rounding is None else _ask_unrounded(model, inputs)
+        return cls(inputs=dict(inputs), outputs=outputs, unrounded=smooth, rounding=rounding)
+
+    def check(self, model: PreTrainedModel, *, relative: float, absolute: float) -> float:
+        """Ask a model the same; raise where it answers otherwise, and return the largest difference.
+
+        Weights are compared by the answers without rounding, and how activations are rounded as it is. Rounded answers
+        may lie apart by twice what rounding changes: each lies about that far from the answer without it.
+        """
+        answer = ask(model, self.inputs)
+        slack = {}
+        if self.unrounded:
+            if (rounding := _rounding(model)) != self.rounding:
+                raise ArtifactError(f"activations are rounded by {rounding} where {self.rounding} was recorded")
+            difference(self.unrounded, _ask_unrounded(model, self.inputs), relative=relative, absolute=absolute)
+            slack = {name: 2 * _apart(output, self.unrounded[name]) for name, output in self.outputs.items()}
+        return difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
+
+    def allows_for_rounding(self, model: PreTrainedModel) -> bool:
+        """Whether a model either rounds no activations, or was recorded without rounding too."""
+        return bool(self.unrounded) or _rounding(model) is None
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        return f"{json.dumps(self.model_dump(mode='json'), sort_keys=True, separators=(',', ':'))}\n".encode()
+        content = self.model_dump(mode="json", exclude=set() if self.unrounded else {"unrounded", "rounding"})
+        return f"{json.dumps(content, sort_keys=True, separators=(',', ':'))}\n".encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> Probe:
@@ -100,34 +142,6 @@ def noise(count: int) -> Tensor:
 
     steps = torch.arange(count, dtype=torch.int64) * 2654435761 % 2**32
     return (steps.double() / 2**31 - 1).float()
-
-
-def batch_for(model: PreTrainedModel) -> dict[str, ProbeInput]:
-    """Derive the batch from the model's config: token sequences, one of them padded, or an image."""
-    if model.main_input_name == "pixel_values":
-        return _image_batch(model.config)
-    return _token_batch(model)
-
-
-def given_batch(batch: Mapping[str, Tensor]) -> dict[str, ProbeInput]:
-    """Write out a batch the caller chose."""
-    inputs = {}
-    for name, tensor in batch.items():
-        if tensor.numel() > MAX_GIVEN:
-            raise ArtifactError(
-                f"`{name}` of the probe has {tensor.numel():,} values, more than {MAX_GIVEN:,}; give a smaller batch"
-            )
-        kind = "float32" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
-        try:
-            inputs[name] = ProbeInput.model_validate(
-                {"dtype": kind, "shape": list(tensor.shape), "values": tensor.detach().flatten().tolist()}
-            )
-        except ValidationError as error:
-            raise ArtifactError(
-                f"`{name}` of the probe cannot be kept: {error.errors()[0]['msg'].lower()}; "
-                "give finite int64, float or bool tensors"
-            ) from error
-    return inputs
 
 
 def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutput]:
@@ -154,12 +168,36 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, P
     return {name: sampled(name, tensor) for name, tensor in _float_outputs(answer).items()}
 
 
+def _rounding(model: PreTrainedModel) -> dict[str, Any] | None:
+    """How a model rounds activations; None where it does not."""
+    from slimformer.views import rounding_of
+
+    rounding = rounding_of(model) if getattr(model, "is_quantized", False) else None
+    return None if rounding is None else rounding.spec()
+
+
+def _ask_unrounded(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutput]:
+    from slimformer.views.rounding import unrounded
+
+    with unrounded(model):
+        return ask(model, inputs)
+
+
+def _apart(one: ProbeOutput, other: ProbeOutput) -> float:
+    return max((abs(a - b) for a, b in zip(one.values, other.values, strict=True)), default=0.0)
+
+
 def difference(
-    expected: Mapping[str, ProbeOutput], found: Mapping[str, ProbeOutput], *, relative: float, absolute: float
+    expected: Mapping[str, ProbeOutput],
+    found: Mapping[str, ProbeOutput],
+    *,
+    relative: float,
+    absolute: float,
+    slack: Mapping[str, float] | None = None,
 ) -> float:
     """Return the largest difference of two answers; raise when it exceeds the tolerance.
 
-    Allowed is `absolute` plus `relative` times the largest expected value of that output.
+    Allowed is `absolute` plus `relative` times the largest expected value of that output, and its `slack`, if any.
     """
     worst = 0.0
     for name, wanted in expected.items():
@@ -168,7 +206,7 @@ def difference(
             seen = "is missing" if got is None else f"has shape {got.shape}"
             raise ArtifactError(f"output `{name}` {seen} where shape {wanted.shape} was recorded at saving")
         scale = max((abs(value) for value in wanted.values), default=0.0)
-        allowed = absolute + relative * scale
+        allowed = absolute + relative * scale + (slack or {}).get(name, 0.0)
         for value, now in zip(wanted.values, got.values, strict=True):
             apart = abs(value - now)
             # Written so that nan, which compares with nothing, is never within what is allowed.
@@ -176,47 +214,6 @@ def difference(
                 raise ArtifactError(f"output `{name}` differs by {apart:.3g} where {allowed:.3g} is allowed")
             worst = max(worst, apart)
     return worst
-
-
-def _image_batch(config: Any) -> dict[str, ProbeInput]:
-    side = config.image_size
-    height, width = (side, side) if isinstance(side, int) else side
-    channels = getattr(config, "num_channels", 3)
-    batch = {"pixel_values": ProbeInput(dtype="float32", shape=[1, channels, height, width])}
-    if config.model_type == "vit_mae":
-        # It hides random patches in eval mode too, unless it is told the order.
-        patches = (height // config.patch_size) * (width // config.patch_size)
-        batch["noise"] = ProbeInput(dtype="float32", shape=[1, patches])
-    return batch
-
-
-def _token_batch(model: PreTrainedModel) -> dict[str, ProbeInput]:
-    import torch
-
-    from slimformer.tasks.kinds import input_axes
-
-    config: Any = model.config
-    table: Any = model.get_input_embeddings()
-    vocabulary = int(table.weight.shape[0])
-    padding: Any = getattr(config, "pad_token_id", None)
-    padded = padding is not None and 0 <= padding < vocabulary
-    # RoBERTa numbers positions from 2 on, hence the room.
-    length = max(1, min(LENGTH, (getattr(config, "max_position_embeddings", None) or 512) - 2))
-    # Classifiers on decoders take several rows only when they know the padding.
-    rows = ROWS if padded else 1
-    choices = CHOICES if "choices" in input_axes(type(model).__name__) else 1
-
-    ids = ((noise(rows * choices * length).double() + 1) / 2 * vocabulary).long().reshape(-1, length)
-    mask = torch.ones_like(ids)
-    if padded:
-        ids[ids == padding] = (padding + 1) % vocabulary
-        if length > PADDING:
-            ids[-1, -PADDING:], mask[-1, -PADDING:] = padding, 0
-    shape = [rows, choices, length] if choices > 1 else [rows, length]
-    return {
-        name: ProbeInput(dtype="int64", shape=shape, values=tensor.flatten().tolist())
-        for name, tensor in {"input_ids": ids, "attention_mask": mask}.items()
-    }
 
 
 def _place(tensor: Tensor, model: PreTrainedModel) -> Tensor:

@@ -15,7 +15,8 @@ from slimformer.artifact.checks import check_files, check_finite, drop_code, rea
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE, READING
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
-from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
+from slimformer.artifact.probe import Probe, ask, difference
+from slimformer.artifact.probe_batch import batch_for, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
@@ -232,15 +233,15 @@ def _read_back(
     try:
         processor = load_processor(stage, storage=storage)
         reloaded = load_model(stage, dtype="float32", storage=storage)
-        answer = ask(reloaded, in_memory.inputs)
-        difference(answer, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
+        probe = Probe.record(reloaded, in_memory.inputs)
+        difference(probe.outputs, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
     except ArtifactError as error:
         reason = error.reason.replace(f" of `{stage}`", "")
         raise ArtifactError(
             f"the saved `{type(model).__name__}` is not the one in memory: {reason}; "
             "nothing was written, look for weights that `save_pretrained` leaves out"
         ) from error
-    return Probe(inputs=in_memory.inputs, outputs=answer), reading.read(stage, reloaded.config.id2label, processor)
+    return probe, reading.read(stage, reloaded.config, processor)
 
 
 def _write_manifest(stage: Path, content: dict[str, Any]) -> Manifest:
