@@ -212,3 +212,12 @@ def test_an_index_that_leads_out_of_the_folder_is_not_followed(tmp_path):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"names the file `\.\./elsewhere\.safetensors`, which is not in its"):
         open_model(folder)
+
+
+def test_a_head_that_calls_its_base_differently_is_no_trained_head_of_another_class(tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "vocab_size": 40}
+    hf.LlamaForQuestionAnswering(hf.LlamaConfig(**sizes, num_hidden_layers=1)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no trained head: its weights lack `score\.weight`"):
+        models.load_model(tmp_path, hf.AutoModelForSequenceClassification, whole=True)
+    assert models.load_model(tmp_path, hf.AutoModelForSequenceClassification).score.weight is not None
+    assert type(models.load_model(tmp_path, hf.AutoModel, whole=True)) is hf.LlamaModel
