@@ -9,6 +9,7 @@ import shutil
 import numpy as np
 import pytest
 import transformers as hf
+from tokenizers import processors
 
 from slimformer.artifact import Step, load, save, verify
 from slimformer.artifact.reading import IMAGE, TEXTS, check, read
@@ -67,12 +68,23 @@ def test_another_preparation_of_images_is_refused(tmp_path):
         load(tmp_path / "out")
 
 
+NAMES = ["token_type_ids", "input_ids", "attention_mask"]
+
+
+def pairing_tokenizer():
+    """A tokenizer that tells the second text of a pair from the first."""
+    tokenizer = tiny_tokenizer()
+    template = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    tokenizer.backend_tokenizer.post_processor = template
+    return tokenizer
+
+
 @pytest.fixture(scope="module", params=["one type", "two types"])
 def typed(request, tmp_path_factory):
     """Artifacts of models that tell two sorts of token apart, the texts of a pair, and of models that do not."""
     folder = tmp_path_factory.mktemp("typed") / "out"
     types = {"one type": 1, "two types": 2}[request.param]
-    save(folder, tiny_bert(type_vocab_size=types), processor=tiny_tokenizer(), step=STEP)
+    save(folder, tiny_bert(type_vocab_size=types), processor=pairing_tokenizer(), step=STEP)
     return types, folder
 
 
@@ -89,17 +101,17 @@ def test_only_what_feeds_the_model_counts(typed, way, tmp_path):
     if types == 1:
         way(copied)
     else:  # the texts of a pair are no longer told apart
-        with pytest.raises(ArtifactError, match="tokens of texts"):
+        with pytest.raises(ArtifactError, match="tokens of cut and padded texts"):
             way(copied)
 
 
 def test_types_that_come_back_are_nothing_new(tmp_path):
-    tokenizer = tiny_tokenizer()
+    tokenizer = pairing_tokenizer()
     tokenizer.model_input_names = ["attention_mask", "input_ids"]
     save(tmp_path / "out", tiny_bert(type_vocab_size=1), processor=tokenizer, step=STEP)
-    edit(tmp_path / "out" / "tokenizer_config.json", model_input_names=["token_type_ids", "input_ids"])
+    edit(tmp_path / "out" / "tokenizer_config.json", model_input_names=NAMES)
     resum(tmp_path / "out")
-    assert load(tmp_path / "out").processor("a fine film").keys() == {"token_type_ids", "input_ids"}
+    assert load(tmp_path / "out").processor("a fine film").keys() == set(NAMES)
 
 
 def as_before(folder, tokenizer):
@@ -122,7 +134,7 @@ def as_before(folder, tokenizer):
 def test_what_was_recorded_earlier_is_still_compared(typed, tmp_path):
     types, folder = typed
     copied = shutil.copytree(folder, tmp_path / "out")
-    as_before(copied, tiny_tokenizer())
+    as_before(copied, pairing_tokenizer())
     verify(copied)
     without_types(copied)
     if types == 1:

@@ -66,8 +66,8 @@ def load(
 
     Args:
         folder: the folder that `save` wrote, or a copy of it.
-        check: compare the SHA-256 of every file before anything is parsed, and the answers with those recorded at
-            saving; off saves reading the files twice.
+        check: compare how inputs are read and what is answered with what was recorded at saving. Without it the sums
+            of all files, and that every weight is there, are checked none the less.
         trust_remote_code: run code that the folder brings or refers to.
         device: where the model goes; the CPU when not given.
         dtype: type of the weights in memory; as saved when not given.
@@ -80,8 +80,8 @@ def load(
     """
     path = as_path(folder)
     with trusting(trust_remote_code):
-        manifest = checked_manifest(path, hashes=check)
-        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, answers=check)
+        manifest = checked_manifest(path)
+        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, check=check)
     if device is not None:
         loaded.model.to(device)  # type: ignore[arg-type]
     return loaded
@@ -105,10 +105,10 @@ def verify(
     return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(_read_probe(path).outputs)), apart)
 
 
-def checked_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
+def checked_manifest(folder: Path) -> Manifest:
     """Read the manifest and check everything that can be checked without parsing weights."""
     manifest = read_manifest(folder)
-    check_files(folder, manifest.files, hashes=hashes)
+    check_files(folder, manifest.files)
     check_configs(folder)
     return manifest
 
@@ -120,7 +120,7 @@ def load_checked(
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
     cast_base: bool = False,
-    answers: bool = True,
+    check: bool = True,
 ) -> tuple[Loaded, float]:
     """Load an artifact whose sums agree, and check whatever can be checked of it.
 
@@ -130,29 +130,26 @@ def load_checked(
         dtype: Type of the weights in memory; as saved when not given.
         base: Where the base of a mask is.
         cast_base: Whether that base may have been cast to 16 bits.
-        answers: Whether the weights must be those saved and answer the probe as recorded.
+        check: Whether it must read inputs and answer the probe as recorded.
 
     Returns:
         What was loaded, and the largest difference to the answers recorded.
     """
     _check_weight_files(folder, manifest)
-    if answers:
-        check_fingerprint(folder, manifest)
+    check_fingerprint(folder, manifest)
     if (dtype_read := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` gives the type `{dtype_read[:40]}`, and the artifact is of "
             f"`{manifest.model.dtype}`; copy the artifact again"
         )
-    storage = storage_of(folder)
-    storage.cast_base = cast_base
-    model = load_model(folder, dtype=dtype, base=base, storage=storage)
+    model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base)
     if type(model).__name__ != manifest.model.architecture:
         raise ArtifactError(
             f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
             f"`{manifest.model.architecture}`; copy the artifact again"
         )
-    loaded = Loaded(model, load_processor(folder, base=base, storage=storage), manifest)
-    return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
+    loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base), manifest)
+    return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if check else 0.0
 
 
 def check_fingerprint(folder: Path, manifest: Manifest) -> None:
@@ -207,6 +204,7 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
     storage: Storage | None = None,
 ) -> PreTrainedModel:
     """Load the model of a folder; a weight too many, too few, of another shape or not finite is an error.
@@ -215,21 +213,24 @@ def load_model(
         folder: The folder.
         dtype: Type of the weights in memory; as saved when not given.
         base: Where the base of a mask is.
+        cast_base: Whether that base may have been cast to 16 bits.
         storage: How it is stored, where the folder cannot tell yet.
     """
     loader = _loader(folder, read_config(folder / CONFIG))
-    model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base)
+    model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
     check_finite(model.state_dict(), f"`{folder}`")
     return model
 
 
-def load_processor(folder: Path, *, base: str | Path | None = None, storage: Storage | None = None) -> Any:
+def load_processor(
+    folder: Path, *, base: str | Path | None = None, cast_base: bool = False, storage: Storage | None = None
+) -> Any:
     """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
     import transformers
 
     reader = processor_class([path.name for path in folder.iterdir()])
     if reader is None:
-        return (storage or storage_of(folder)).processor(folder, base)
+        return (storage or storage_of(folder)).processor(folder, base, cast_base=cast_base)
     name, auto = reader
     try:
         with quiet():
