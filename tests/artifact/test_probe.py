@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from slimformer.artifact.probe import Probe, ProbeInput, ProbeOutput, ask, difference, noise
-from slimformer.artifact.probe_batch import batch_for
+from slimformer.artifact.probe import Probe, ProbeInput, ProbeOutput, ask, batch_for, difference, noise
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import tiny_bert
 from tests.zoo import FAMILIES, build_headed

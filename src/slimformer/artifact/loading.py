@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import reading
-from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
-from slimformer.artifact.layout import CONFIG, PROBE
+from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config, sum_file
+from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
-from slimformer.artifact.probe import Probe
+from slimformer.artifact.probe import Probe, rounding_spec
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError, CheckpointError
@@ -149,7 +149,8 @@ def load_checked(
             f"`{manifest.model.architecture}`; copy the artifact again"
         )
     loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base), manifest)
-    return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if check else 0.0
+    bytes_each = 2 if cast_base else model.dtype.itemsize
+    return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
 
 
 def check_fingerprint(folder: Path, manifest: Manifest) -> None:
@@ -169,27 +170,29 @@ def _check_weight_files(folder: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
 
 
-def _ask_again(folder: Path, loaded: Loaded, bytes_each: int) -> float:
-    """Compare how an artifact reads and answers with what was recorded at saving; return the largest difference."""
-    reading.check(folder, loaded.model.config, loaded.processor)
-    return check_answers(folder, loaded.model, bytes_each)
-
-
-def check_answers(folder: Path, model: PreTrainedModel, bytes_each: int) -> float:
-    """Refuse a model that does not answer the probe of its folder as recorded; return the largest difference.
+def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
+    """Refuse what does not read inputs and answer the probe as recorded at saving; return the largest difference.
 
     Args:
         folder: The folder.
-        model: What was loaded from it.
+        loaded: What was loaded from it.
         bytes_each: Bytes of a weight, which say how far answers may lie apart.
     """
-    probe = _read_probe(folder)
+    model, probe = loaded.model, _read_probe(folder)
+    if probe.reading is not None and (
+        not (folder / READING).is_file() or sum_file(folder / READING).sha256 != probe.reading
+    ):
+        raise ArtifactError(
+            f"`{READING}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
+            "artifact again"
+        )
+    reading.check(folder, model.config, loaded.processor, loaded.manifest.task)
     relative, absolute = TOLERANCE[bytes_each]
     try:
         return probe.check(model, relative=relative, absolute=absolute)
     except ArtifactError as error:
         hint = "weights, config or the transformers version are not those of the saving"
-        if not probe.allows_for_rounding(model):
+        if not probe.unrounded and rounding_spec(model) is not None:
             hint += (
                 ", or another machine rounds an activation to the next step, which this early artifact does not allow "
                 "for: if you trust it, load it with `--no-check` (`check=False`) and save it again"

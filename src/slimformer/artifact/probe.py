@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue, ValidationError, model_validator
 
-from slimformer.artifact.manifest import Record
+from slimformer.artifact.manifest import Record, Sha256
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ MAX_ELEMENTS = 1 << 24
 MAX_GIVEN = 1 << 16
 #: Tokens a row may have; attention takes memory by their square.
 MAX_LENGTH = 1 << 10
+ROWS, CHOICES, LENGTH, PADDING = 2, 3, 12, 4
 
 
 class ProbeInput(Record):
@@ -75,26 +77,18 @@ class Probe(Record):
 
     inputs: dict[str, ProbeInput]
     outputs: dict[str, ProbeOutput] = Field(min_length=1)
-    unrounded: dict[str, ProbeOutput] = Field(
-        default_factory=dict, description="its answer with activations left alone, where it rounds them"
-    )
-    rounding: dict[str, JsonValue] | None = Field(default=None, description="how it rounds activations")
-
-    @model_validator(mode="after")
-    def _answers_alike(self) -> Probe:
-        if self.unrounded and any(
-            name not in self.unrounded or len(self.unrounded[name].values) != len(output.values)
-            for name, output in self.outputs.items()
-        ):
-            raise ValueError("the answers with and without rounding are of different shapes")
-        return self
+    #: Its answer with activations left alone where it rounds them, and how it does.
+    unrounded: dict[str, ProbeOutput] = Field(default_factory=dict)
+    rounding: dict[str, JsonValue] | None = None
+    #: Sum of `reading.json`, so that it is not exchanged together with what it tells of.
+    reading: Sha256 | None = None
 
     @classmethod
     def record(cls, model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> Probe:
         """Ask a model; one that rounds activations is asked without rounding too."""
-        outputs, rounding = ask(model, inputs), _rounding(model)
-        smooth = {} if rounding is None else _ask_unrounded(model, inputs)
-        return cls(inputs=dict(inputs), outputs=outputs, unrounded=smooth, rounding=rounding)
+        rounding = rounding_spec(model)
+        unrounded = {} if rounding is None else ask(model, inputs, rounded=False)
+        return cls(inputs=dict(inputs), outputs=ask(model, inputs), unrounded=unrounded, rounding=rounding)
 
     def check(self, model: PreTrainedModel, *, relative: float, absolute: float) -> float:
         """Ask a model the same; raise where it answers otherwise, and return the largest difference.
@@ -105,19 +99,17 @@ class Probe(Record):
         answer = ask(model, self.inputs)
         slack = {}
         if self.unrounded:
-            if (rounding := _rounding(model)) != self.rounding:
+            if (rounding := rounding_spec(model)) != self.rounding:
                 raise ArtifactError(f"activations are rounded by {rounding} where {self.rounding} was recorded")
-            difference(self.unrounded, _ask_unrounded(model, self.inputs), relative=relative, absolute=absolute)
-            slack = {name: 2 * _apart(output, self.unrounded[name]) for name, output in self.outputs.items()}
+            difference(self.unrounded, ask(model, self.inputs, rounded=False), relative=relative, absolute=absolute)
+            for name, output in self.outputs.items():
+                slack[name] = 2 * difference({name: output}, self.unrounded, relative=0, absolute=math.inf)
         return difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
-
-    def allows_for_rounding(self, model: PreTrainedModel) -> bool:
-        """Whether a model either rounds no activations, or was recorded without rounding too."""
-        return bool(self.unrounded) or _rounding(model) is None
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        content = self.model_dump(mode="json", exclude=set() if self.unrounded else {"unrounded", "rounding"})
+        absent = {name for name in ("unrounded", "rounding", "reading") if not getattr(self, name)}
+        content = self.model_dump(mode="json", exclude=absent)
         return f"{json.dumps(content, sort_keys=True, separators=(',', ':'))}\n".encode()
 
     @classmethod
@@ -144,16 +136,46 @@ def noise(count: int) -> Tensor:
     return (steps.double() / 2**31 - 1).float()
 
 
-def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutput]:
+def batch_for(model: PreTrainedModel) -> dict[str, ProbeInput]:
+    """Derive the batch from the model's config: token sequences, one of them padded, or an image."""
+    if model.main_input_name == "pixel_values":
+        return _image_batch(model.config)
+    return _token_batch(model)
+
+
+def given_batch(batch: Mapping[str, Tensor]) -> dict[str, ProbeInput]:
+    """Write out a batch the caller chose."""
+    inputs = {}
+    for name, tensor in batch.items():
+        if tensor.numel() > MAX_GIVEN:
+            raise ArtifactError(
+                f"`{name}` of the probe has {tensor.numel():,} values, more than {MAX_GIVEN:,}; give a smaller batch"
+            )
+        kind = "float32" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
+        try:
+            inputs[name] = ProbeInput.model_validate(
+                {"dtype": kind, "shape": list(tensor.shape), "values": tensor.detach().flatten().tolist()}
+            )
+        except ValidationError as error:
+            raise ArtifactError(
+                f"`{name}` of the probe cannot be kept: {error.errors()[0]['msg'].lower()}; "
+                "give finite int64, float or bool tensors"
+            ) from error
+    return inputs
+
+
+def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bool = True) -> dict[str, ProbeOutput]:
     """Run the batch through `model` in eval mode and sample every output; the model is left as it was."""
     import torch
+
+    from slimformer.views.rounding import unrounded
 
     training = [module for module in model.modules() if module.training]
     batch = {name: _place(recorded.tensor(), model) for name, recorded in inputs.items()}
     model.eval()
     try:
         # Seeded for the few models that draw numbers in eval mode too.
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), nullcontext() if rounded else unrounded(model):
             torch.manual_seed(0)
             answer: Any = model(**batch, output_hidden_states=True, return_dict=True)
     except Exception as error:
@@ -168,23 +190,12 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, P
     return {name: sampled(name, tensor) for name, tensor in _float_outputs(answer).items()}
 
 
-def _rounding(model: PreTrainedModel) -> dict[str, Any] | None:
+def rounding_spec(model: PreTrainedModel) -> dict[str, Any] | None:
     """How a model rounds activations; None where it does not."""
     from slimformer.views import rounding_of
 
     rounding = rounding_of(model) if getattr(model, "is_quantized", False) else None
     return None if rounding is None else rounding.spec()
-
-
-def _ask_unrounded(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutput]:
-    from slimformer.views.rounding import unrounded
-
-    with unrounded(model):
-        return ask(model, inputs)
-
-
-def _apart(one: ProbeOutput, other: ProbeOutput) -> float:
-    return max((abs(a - b) for a, b in zip(one.values, other.values, strict=True)), default=0.0)
 
 
 def difference(
@@ -214,6 +225,47 @@ def difference(
                 raise ArtifactError(f"output `{name}` differs by {apart:.3g} where {allowed:.3g} is allowed")
             worst = max(worst, apart)
     return worst
+
+
+def _image_batch(config: Any) -> dict[str, ProbeInput]:
+    side = config.image_size
+    height, width = (side, side) if isinstance(side, int) else side
+    channels = getattr(config, "num_channels", 3)
+    batch = {"pixel_values": ProbeInput(dtype="float32", shape=[1, channels, height, width])}
+    if config.model_type == "vit_mae":
+        # It hides random patches in eval mode too, unless it is told the order.
+        patches = (height // config.patch_size) * (width // config.patch_size)
+        batch["noise"] = ProbeInput(dtype="float32", shape=[1, patches])
+    return batch
+
+
+def _token_batch(model: PreTrainedModel) -> dict[str, ProbeInput]:
+    import torch
+
+    from slimformer.tasks.kinds import input_axes
+
+    config: Any = model.config
+    table: Any = model.get_input_embeddings()
+    vocabulary = int(table.weight.shape[0])
+    padding: Any = getattr(config, "pad_token_id", None)
+    padded = padding is not None and 0 <= padding < vocabulary
+    # RoBERTa numbers positions from 2 on, hence the room.
+    length = max(1, min(LENGTH, (getattr(config, "max_position_embeddings", None) or 512) - 2))
+    # Classifiers on decoders take several rows only when they know the padding.
+    rows = ROWS if padded else 1
+    choices = CHOICES if "choices" in input_axes(type(model).__name__) else 1
+
+    ids = ((noise(rows * choices * length).double() + 1) / 2 * vocabulary).long().reshape(-1, length)
+    mask = torch.ones_like(ids)
+    if padded:
+        ids[ids == padding] = (padding + 1) % vocabulary
+        if length > PADDING:
+            ids[-1, -PADDING:], mask[-1, -PADDING:] = padding, 0
+    shape = [rows, choices, length] if choices > 1 else [rows, length]
+    return {
+        name: ProbeInput(dtype="int64", shape=shape, values=tensor.flatten().tolist())
+        for name, tensor in {"input_ids": ids, "attention_mask": mask}.items()
+    }
 
 
 def _place(tensor: Tensor, model: PreTrainedModel) -> Tensor:

@@ -1,9 +1,10 @@
 """How an artifact reads inputs and names outputs, recorded beside the probe: the probe asks the model alone.
 
 A changed tokenizer gives other answers just as a changed weight does. So its vocabulary, what it makes of some texts
-and of its own pieces, how an image processor prepares an image, how sentences are pooled and how labels are called are
-recorded at saving from what was read back, and compared when the artifact is loaded. Of what a tokenizer gives, only
-that counts which changes an answer, so that another version of it may give more or less besides.
+and of its own pieces, how an image processor prepares an image, how sentences are pooled, how labels are called, where
+generated text ends and what the task is are recorded at saving from what was read back, and compared when the artifact
+is loaded. Of what a tokenizer gives, only that counts which changes an answer, so that another version of it may give
+more or less besides.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from slimformer.artifact.layout import READING
+from slimformer.artifact.checks import read_config
+from slimformer.artifact.layout import CONFIG, GENERATION, READING
 from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.probe import ProbeOutput, difference, noise, sampled
 from slimformer.errors import ArtifactError, CheckpointError
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from transformers import PretrainedConfig
+
+    from slimformer.artifact.manifest import TaskRecord
 
 #: Words, case, accents, numbers, other scripts, white space and a word that is in no vocabulary.
 TEXTS = (
@@ -41,6 +45,10 @@ PIECES = 4096
 IMAGE = (40, 56)
 #: How far prepared pixels may lie apart, of the largest: two ways of resizing differ by a level or two of 255.
 PIXELS = 2e-2
+#: What the first records did not have: they had all that a tokenizer gives, as `texts` and `cut and padded texts`.
+LATER = ("task settings", "generation settings", "tokens of texts", "tokens of cut and padded texts")
+#: Settings of a config that say where generated text begins and ends.
+ENDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 SPECIAL = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
 
 
@@ -51,13 +59,14 @@ class Reading(Record):
     image: ProbeOutput | None = None
 
 
-def read(folder: Path, config: PretrainedConfig, processor: Any) -> Reading:
+def read(folder: Path, config: PretrainedConfig, processor: Any, task: TaskRecord | None) -> Reading:
     """Look at how a folder reads inputs and names outputs.
 
     Args:
         folder: The artifact.
         config: The config of its model.
         processor: Its tokenizer or image processor, or that of its base; None for none.
+        task: What it was made for.
     """
     from slimformer.models.sentence import SentenceSettings
 
@@ -66,6 +75,8 @@ def read(folder: Path, config: PretrainedConfig, processor: Any) -> Reading:
         aspects: dict[str, Any] = {
             "labels": {str(number): label for number, label in (config.id2label or {}).items()},
             "sentence settings": None if sentence is None else asdict(sentence),
+            "task settings": None if task is None else task.model_dump(mode="json", exclude_defaults=True),
+            "generation settings": _generation(folder),
         }
         tokenizer = _tokenizer(processor)
         if tokenizer is not None:
@@ -74,13 +85,14 @@ def read(folder: Path, config: PretrainedConfig, processor: Any) -> Reading:
         return Reading(digests={name: _digest(value) for name, value in aspects.items()}, image=image)
 
 
-def check(folder: Path, config: PretrainedConfig, processor: Any) -> None:
+def check(folder: Path, config: PretrainedConfig, processor: Any, task: TaskRecord | None) -> None:
     """Refuse an artifact that reads inputs or names outputs in another way than it has recorded.
 
     Args:
         folder: The artifact; one of an earlier version, which recorded nothing, is taken as it is.
         config: The config of its model.
         processor: Its tokenizer or image processor, or that of its base; None for none.
+        task: What it was made for.
     """
     if not (folder / READING).is_file():
         return
@@ -89,11 +101,11 @@ def check(folder: Path, config: PretrainedConfig, processor: Any) -> None:
     except ValidationError as error:
         reason = error.errors()[0]["msg"].lower()
         raise ArtifactError(f"`{folder / READING}` cannot be read: {reason}; copy the artifact again") from error
-    now = read(folder, config, processor)
+    now = read(folder, config, processor, task)
     accepted = {name: {digest} for name, digest in now.digests.items()}
-    if "texts" in recorded.digests and _tokenizer(processor) is not None:
+    if recorded.digests.keys().isdisjoint(LATER):
         with _refusing(folder):
-            accepted = {name: digests for name, digests in accepted.items() if not name.startswith("tokens of")}
+            accepted = {name: digests for name, digests in accepted.items() if name not in LATER}
             accepted |= _recorded_earlier(_tokenizer(processor), typed=_typed(config))
     for aspect in sorted(accepted.keys() - recorded.digests.keys()):
         raise ArtifactError(f"`{READING}` of artifact `{folder}` says nothing of the {aspect}; copy the artifact again")
@@ -133,6 +145,14 @@ def _typed(config: PretrainedConfig) -> bool:
     return (getattr(config, "type_vocab_size", None) or 0) > 1
 
 
+def _generation(folder: Path) -> dict[str, Any]:
+    """The files that say how text is generated, but for the version that wrote them."""
+    config, path = read_config(folder / CONFIG), folder / GENERATION
+    own = read_config(path) if path.is_file() else {}
+    own.pop("transformers_version", None)
+    return {"own": own, **{name: config.get(name) for name in ENDS}}
+
+
 def _of_tokenizer(tokenizer: Any, *, typed: bool) -> dict[str, Any]:
     vocabulary = tokenizer.get_vocab()
     pieces = sorted(vocabulary)
@@ -152,6 +172,8 @@ def _of_tokenizer(tokenizer: Any, *, typed: bool) -> dict[str, Any]:
 
 def _recorded_earlier(tokenizer: Any, *, typed: bool) -> dict[str, set[str]]:
     """What the digests of texts may be that covered all a tokenizer gave, which was with or without types of tokens."""
+    if tokenizer is None:
+        return {}
     texts, cut_and_padded = _encoded(tokenizer)
     forms: list[Callable[[dict[str, Any]], dict[str, Any]]] = [dict, partial(_canonical, types=True)]
     if not typed:

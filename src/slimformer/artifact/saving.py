@@ -15,8 +15,7 @@ from slimformer.artifact.checks import check_files, check_finite, drop_code, rea
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE, READING
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
-from slimformer.artifact.probe import Probe, ask, difference
-from slimformer.artifact.probe_batch import batch_for, given_batch
+from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
@@ -101,9 +100,10 @@ def save(
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
-        recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory))
-        (stage / PROBE).write_bytes(recorded.to_bytes())
+        recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory), task)
         (stage / READING).write_text(f"{read.model_dump_json(exclude_defaults=True)}\n", encoding="utf-8")
+        bound = recorded.model_copy(update={"reading": sum_file(stage / READING).sha256})
+        (stage / PROBE).write_bytes(bound.to_bytes())
         record = ModelRecord(
             architecture=type(transformer).__name__,
             parameters=count(transformer),
@@ -226,7 +226,11 @@ def _open_to_readers(stage: Path) -> None:
 
 
 def _read_back(
-    stage: Path, storage: Storage, model: PreTrainedModel, in_memory: Probe
+    stage: Path,
+    storage: Storage,
+    model: PreTrainedModel,
+    in_memory: Probe,
+    task: TaskRecord | Mapping[str, Any] | None,
 ) -> tuple[Probe, reading.Reading]:
     """Load what was written, ask it the same, and return its answer, given in float32 on the CPU, and how it reads."""
     tolerance = MEMORY_TOLERANCE[model.dtype.itemsize]
@@ -241,7 +245,8 @@ def _read_back(
             f"the saved `{type(model).__name__}` is not the one in memory: {reason}; "
             "nothing was written, look for weights that `save_pretrained` leaves out"
         ) from error
-    return probe, reading.read(stage, reloaded.config, processor)
+    record = None if task is None else TaskRecord.model_validate(task if isinstance(task, TaskRecord) else dict(task))
+    return probe, reading.read(stage, reloaded.config, processor, record)
 
 
 def _write_manifest(stage: Path, content: dict[str, Any]) -> Manifest:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from slimformer import models
-from slimformer.artifact import reading
 from slimformer.artifact.checks import check_finite
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import (
+    Loaded,
     architecture_of,
-    check_answers,
     check_fingerprint,
+    check_recorded,
     checked_manifest,
     load_processor,
 )
@@ -91,8 +91,7 @@ class BankTask:
         # Another device, like a cast base, computes a little differently than the recording did.
         exact = not cast_base and model.device.type == "cpu"
         if check:
-            reading.check(folder, config, processor)
-            check_answers(folder, task.lazy(), 4 if exact else 2)
+            check_recorded(folder, Loaded(task.lazy(), processor, manifest), 4 if exact else 2)
         return task
 
     @property

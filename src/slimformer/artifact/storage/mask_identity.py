@@ -17,8 +17,7 @@ from pydantic import Field
 
 from slimformer import models
 from slimformer.artifact.manifest import Record, Sha256
-from slimformer.artifact.probe import ProbeInput, ProbeOutput, ask, difference, noise
-from slimformer.artifact.probe_batch import batch_for
+from slimformer.artifact.probe import ProbeInput, ProbeOutput, ask, batch_for, difference, noise
 from slimformer.artifact.provenance import tensor_digest
 from slimformer.errors import ArtifactError
 
