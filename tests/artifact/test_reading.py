@@ -212,6 +212,16 @@ def test_a_task_of_another_artifact_is_refused(artifact, way, change):
         way(artifact)
 
 
+@pytest.mark.parametrize("way", [load, verify])
+def test_another_type_that_config_and_manifest_agree_on_is_refused(artifact, way):
+    edit(artifact / "config.json", dtype="bfloat16")
+    resum(artifact)
+    model = json.loads((artifact / "slimformer.json").read_bytes())["model"]
+    sign(artifact, model={**model, "dtype": "bfloat16"})
+    with pytest.raises(ArtifactError, match="number types of artifact"):
+        way(artifact)
+
+
 def test_other_settings_for_generating_are_refused(tmp_path):
     save(tmp_path / "out", zoo.build_headed("gpt2"), processor=tiny_tokenizer(), step=STEP)
     path = tmp_path / "out" / "generation_config.json"

@@ -319,6 +319,19 @@ def test_a_mask_that_names_outputs_otherwise_than_recorded_is_refused(shelf, ban
             way(folder)
 
 
+def test_a_tokenizer_put_into_the_folder_of_a_mask_is_refused_as_by_load(shelf, bank, tmp_path):
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    corpus.tokenizer().save_pretrained(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    words["good"], words["bad"] = words["bad"], words["good"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    resum(folder)
+    for way in (slimformer.load, slimformer.verify, lambda path: bank.add("other", path)):
+        with pytest.raises(ArtifactError, match=r"vocabulary of artifact .* are not those recorded"):
+            way(folder)
+
+
 def test_one_text_instead_of_a_list(bank):
     with pytest.raises(DataError, match="the requests to task `classification` are one text, `good`; give a list"):
         bank.predict({"classification": "good"})

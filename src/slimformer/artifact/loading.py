@@ -135,30 +135,35 @@ def load_checked(
     Returns:
         What was loaded, and the largest difference to the answers recorded.
     """
-    _check_weight_files(folder, manifest)
-    check_fingerprint(folder, manifest)
-    if (dtype_read := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` gives the type `{dtype_read[:40]}`, and the artifact is of "
-            f"`{manifest.model.dtype}`; copy the artifact again"
-        )
+    check_stored(folder, manifest)
     model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base)
-    if type(model).__name__ != manifest.model.architecture:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
-            f"`{manifest.model.architecture}`; copy the artifact again"
-        )
+    check_class(folder, manifest, type(model))
     loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base), manifest)
     bytes_each = 2 if cast_base else model.dtype.itemsize
     return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
 
 
-def check_fingerprint(folder: Path, manifest: Manifest) -> None:
-    """Refuse weights that are not the ones saved, whatever their sums say."""
+def check_stored(folder: Path, manifest: Manifest) -> None:
+    """Refuse weights that are not the ones saved, whatever their sums say, and a config that tells another type."""
+    _check_weight_files(folder, manifest)
     if (weights := fingerprint(folder)) != manifest.model.fingerprint:
         raise ArtifactError(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
+        )
+    if (dtype := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` gives the type `{dtype[:40]}`, and the artifact is of "
+            f"`{manifest.model.dtype}`; copy the artifact again"
+        )
+
+
+def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
+    """Refuse a model of another class than the manifest tells."""
+    if architecture.__name__ != manifest.model.architecture:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` is for a `{architecture.__name__}`, and the artifact is a "
+            f"`{manifest.model.architecture}`; copy the artifact again"
         )
 
 

@@ -46,7 +46,7 @@ IMAGE = (40, 56)
 #: How far prepared pixels may lie apart, of the largest: two ways of resizing differ by a level or two of 255.
 PIXELS = 2e-2
 #: What the first records did not have: they had all that a tokenizer gives, as `texts` and `cut and padded texts`.
-LATER = ("task settings", "generation settings", "tokens of texts", "tokens of cut and padded texts")
+LATER = ("task settings", "generation settings", "number types", "tokens of texts", "tokens of cut and padded texts")
 #: Settings of a config that say where generated text begins and ends.
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "forced_eos_token_id")
 SPECIAL = ("pad", "unk", "cls", "sep", "mask", "bos", "eos")
@@ -77,6 +77,7 @@ def read(folder: Path, config: PretrainedConfig, processor: Any, task: TaskRecor
             "sentence settings": None if sentence is None else asdict(sentence),
             "task settings": None if task is None else task.model_dump(mode="json", exclude_defaults=True),
             "generation settings": _generation(folder),
+            "number types": read_config(folder / CONFIG).get("dtype"),
         }
         tokenizer = _tokenizer(processor)
         if tokenizer is not None:

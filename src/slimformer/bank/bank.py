@@ -91,8 +91,9 @@ class MaskBank:
             if self._base is None:
                 self._load_base(find_base(MaskFile.read(path / MASK), path, cast=self.cast_base))
         assert self._base is not None
-        options = {"cast_base": self.cast_base, "check": self.check}
-        task = BankTask.read(path, self._base, self.source, self._processors, **options)
+        task = BankTask.read(
+            path, self._base, self.source, self._processors, cast_base=self.cast_base, check=self.check
+        )
         with self._lock:
             self._refuse_known(name)  # another thread may have been faster
             self._tasks[name] = task
@@ -143,8 +144,7 @@ class MaskBank:
         """Write the model of a task as a plain checkpoint."""
         with self._lock:
             folder = self._task(name).folder
-        options = {"cast_base": self.cast_base, "check": self.check}
-        return merge(folder, out, base=self.source, overwrite=overwrite, **options)
+        return merge(folder, out, base=self.source, overwrite=overwrite, cast_base=self.cast_base, check=self.check)
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `base`, the packed `masks` and `heads` of all tasks, and masked `weights` kept ready."""
@@ -176,7 +176,7 @@ class MaskBank:
 
     def _load_base(self, base: str | Path) -> None:
         self.source = str(base)
-        model: nn.Module = open_model(base, processor=False, dtype="float32").model
+        model: nn.Module = open_model(base, processor=False, dtype="float32", check=self.check).model
         self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
 

@@ -15,18 +15,20 @@ from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import (
     Loaded,
     architecture_of,
-    check_fingerprint,
+    check_class,
     check_recorded,
+    check_stored,
     checked_manifest,
     load_processor,
 )
 from slimformer.artifact.storage.mask import check_shapes, narrow
-from slimformer.artifact.storage.mask_base import base_processor, find_base, full_size
+from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import Sealed, SharedBase, put, showing
 from slimformer.errors import ArtifactError
 from slimformer.formats.drawn import draw
 from slimformer.inference.codec import TaskCodec
+from slimformer.models.loading import processor_class
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
@@ -72,19 +74,23 @@ class BankTask:
             check: Whether the mask must read inputs and answer as recorded at saving.
         """
         manifest = checked_manifest(folder)
-        check_fingerprint(folder, manifest)
+        check_stored(folder, manifest)
         file = MaskFile.read(folder / MASK)
         find_base(file, folder, source, cast=cast_base)
         config = models.load_config(folder)
-        model = base.under(architecture_of(folder), full_size(config, models.load_config(source)))
+        architecture = architecture_of(folder)
+        check_class(folder, manifest, architecture)
+        model = base.under(architecture, full_size(config, models.load_config(source)))
         narrow(model, file.kept, str(folder))
         check_shapes(file, model, str(folder))
         check_finite(file.whole, f"`{folder}`")
         file = file.laid_out()
         inside = _fill(model, file, folder)
-        shares = bool(file.base.processor)
+        shares = bool(file.base.processor) and processor_class([path.name for path in folder.iterdir()]) is None
+        if shares:
+            check_processor(file.base, source)
         if shares and not processors:
-            processors["base"] = base_processor(file.base, source)
+            processors["base"] = models.load_processor(source)
         processor = processors["base"] if shares else load_processor(folder)
         codec = None if manifest.task is None else TaskCodec.of_record(manifest.task, processor, config)
         task = cls(folder, file, Sealed(model), inside, base.lacks(model), codec, shares)
