@@ -124,4 +124,4 @@ def test_what_was_recorded_with_rounding_alone_is_compared_strictly_and_says_so(
 
 
 def test_a_model_that_rounds_nothing_records_nothing_more(saved):
-    assert json.loads((saved / "probe.json").read_text()).keys() == {"inputs", "outputs"}
+    assert json.loads((saved / "probe.json").read_text()).keys() == {"inputs", "outputs", "reading"}
