@@ -61,7 +61,7 @@ def load_model(
 
     model_class = _without_decoder(name, model_class)
     if new_head or _calls_base_differently(name, model_class):
-        return _load_under_new_head(name, model_class, settings, whole=whole)
+        return _load_under_new_head(name, model_class, settings, whole)
     source = resolve(name)
     check_weights(name, model_class, settings.get("config"))
     try:
@@ -130,27 +130,22 @@ def quiet() -> Iterator[None]:
             reports.enable_progress_bar()
 
 
-def _load_under_new_head(
-    name: str | Path, model_class: Any, settings: dict[str, Any], *, whole: bool
-) -> PreTrainedModel:
+def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any], whole: bool) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig
 
     base = load_model(name, stored_class(load_config(name), str(name))).base_model
-    config = settings.get("config")
-    if config is None:
-        with quiet():  # of labels that are about to be others
-            config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=trusted(), **settings)
+    with quiet():  # of labels that are about to be others
+        own = {"trust_remote_code": trusted(), **settings}
+        config = own.get("config") or AutoConfig.from_pretrained(resolve(name), **own)
     model = _build(model_class, config, str(name), dtype=torch.float32)
     # One head may have a pooler that the other does without.
     missing, unexpected = model.base_model.load_state_dict(base.state_dict(), strict=False)
     inside = {id(tensor) for tensor in model.base_model.state_dict(keep_vars=True).values()}
     head = [key for key, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in inside]
-    lacking = [f"{model.base_model_prefix}.{key}" for key in missing]
-    info = {"missing_keys": [*lacking, *head], "mismatched_keys": [], "unexpected_keys": unexpected}
-    _check_loaded(name, model, info, whole)
-    model.eval()
-    return model
+    head += [f"{model.base_model_prefix}.{key}" for key in missing]
+    _check_loaded(name, model, {"missing_keys": head, "mismatched_keys": [], "unexpected_keys": unexpected}, whole)
+    return cast("PreTrainedModel", model.eval())
 
 
 def _calls_base_differently(name: str | Path, model_class: Any) -> bool:
