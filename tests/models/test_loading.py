@@ -228,3 +228,12 @@ def test_what_transformers_says_of_a_config_does_not_reach_the_terminal(tmp_path
     finally:
         logger.removeHandler(listener)
     assert not records
+
+
+def test_a_head_that_calls_its_base_differently_is_no_trained_head_of_another_class(tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "vocab_size": 40}
+    hf.LlamaForQuestionAnswering(hf.LlamaConfig(**sizes, num_hidden_layers=1)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no trained head: its weights lack `score\.weight`"):
+        models.load_model(tmp_path, hf.AutoModelForSequenceClassification, whole=True)
+    assert models.load_model(tmp_path, hf.AutoModelForSequenceClassification).score.weight is not None
+    assert type(models.load_model(tmp_path, hf.AutoModel, whole=True)) is hf.LlamaModel

@@ -11,6 +11,7 @@ from slimformer.models.weights import PICKLE_SUFFIXES
 
 CARD = "README.md"
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 MANIFEST = "slimformer.json"
 MASK = "mask.safetensors"
 #: Not `model.safetensors`, which Transformers without slimformer would take for plain weights and leave them random.

@@ -27,12 +27,12 @@ def load_skeleton(name: str | Path) -> PreTrainedModel:
     return cast("PreTrainedModel", skeleton.to(config.dtype or torch.float32))
 
 
-def _build(model_class: Any, config: PretrainedConfig, name: str) -> PreTrainedModel:
-    """A model of a config with new weights."""
+def _build(model_class: Any, config: PretrainedConfig, name: str, **dtype: Any) -> PreTrainedModel:
+    """A model of a config with new weights, of the type the config names unless told otherwise."""
     try:
         if hasattr(model_class, "_model_mapping"):
-            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted()))
-        return cast("PreTrainedModel", model_class(config))
+            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted(), **dtype))
+        return cast("PreTrainedModel", model_class._from_config(config, **dtype) if dtype else model_class(config))
     except Exception as error:
         raise CheckpointError(
             f"config.json of `{name}` does not build {model_class.__name__}: {_reason(error, config)}"
@@ -68,7 +68,7 @@ def load_model(
 
     model_class = _without_decoder(name, model_class)
     if new_head or _calls_base_differently(name, model_class):
-        return _load_under_new_head(name, model_class, settings)
+        return _load_under_new_head(name, model_class, settings, whole)
     source = resolve(name)
     check_weights(name, model_class, settings.get("config"))
     try:
@@ -127,20 +127,21 @@ def check_fits(name: str, model_class: Any, config: PretrainedConfig, files: lis
     check_size(name, getattr(config, "num_hidden_layers", None), lambda: _build(model_class, config, name), files)
 
 
-def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any]) -> PreTrainedModel:
+def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any], whole: bool) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig
 
-    base = load_model(name, stored_class(load_config(name), str(name)))
+    base = load_model(name, stored_class(load_config(name), str(name))).base_model
     with quiet():  # of labels that are about to be others
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=trusted(), **settings)
-    model = model_class.from_config(config, dtype=torch.float32, trust_remote_code=trusted())
+        own = {"trust_remote_code": trusted(), **settings}
+        config = own.get("config") or AutoConfig.from_pretrained(resolve(name), **own)
+    model = _build(model_class, config, str(name), dtype=torch.float32)
     # One head may have a pooler that the other does without.
-    missing, unexpected = model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)
-    for key in sorted(_of_base(model, [*missing, *unexpected])):
-        raise CheckpointError(
-            f"`{key}` of `{name}` has no place under a {type(model).__name__}; give a checkpoint without that head"
-        )
+    missing, unexpected = model.base_model.load_state_dict(base.state_dict(), strict=False)
+    inside = {id(tensor) for tensor in model.base_model.state_dict(keep_vars=True).values()}
+    head = [key for key, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in inside]
+    head += [f"{model.base_model_prefix}.{key}" for key in missing]
+    _check_loaded(name, model, {"missing_keys": head, "mismatched_keys": [], "unexpected_keys": unexpected}, whole)
     return cast("PreTrainedModel", model.eval())
 
 

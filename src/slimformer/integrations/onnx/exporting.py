@@ -92,6 +92,8 @@ def to_onnx(
     batches: Sequence[Mapping[str, Tensor]] | None = None,
     length: int | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
     overwrite: bool = False,
     one_file: int = ONE_FILE,
 ) -> ExportResult:
@@ -106,6 +108,8 @@ def to_onnx(
         batches: What the file is compared on, each with all inputs of the file; random tokens or pixels by default.
         length: Tokens of the longest random text the file is compared on; the file itself takes any length.
         base: Where the base of a mask is, if it has moved.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         overwrite: Whether a file that is there may be replaced.
         one_file: Bytes of weights beyond which they go into a second file, `OUT.data`.
 
@@ -130,7 +134,7 @@ def to_onnx(
     from slimformer.integrations.onnx.sources import check_numbers, find_model, working_copies
 
     path = check_place(out, overwrite)
-    found = find_model(model, base)
+    found = find_model(model, base, cast_base=cast_base, check=check)
     chosen = check_numbers(found, numbers)
     source, traced = working_copies(found)
     asked = probe_batches(source, length) if batches is None else given_batches(source, batches)
