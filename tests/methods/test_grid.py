@@ -126,6 +126,31 @@ def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(pla
     assert not (place / "interrupted.training").exists()
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_grid_does_not_go_on_with_other_data(split, place, common, tmp_path, monkeypatch):
+    """Neither by training on it, nor by choosing between scores of two dev sets."""
+    data = shutil.copytree(place / "data", tmp_path / "data")
+    settings = {**common, "max_steps": 2, "data": data, "lr_grid": "1e-3,1e-2", "out": tmp_path / "out"}
+    step, steps = torch.optim.AdamW.step, []
+
+    def counted(*arguments, **named):
+        steps.append(1)
+        if len(steps) == 4:  # at the end of the second rate
+            raise KeyboardInterrupt
+        return step(*arguments, **named)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(torch.optim.AdamW, "step", counted)
+        slimformer.finetune(**settings)
+    (file,) = data.glob(f"{split}.*")
+    before = file.read_text()
+    file.write_text(before + before.splitlines()[-1] + "\n")
+    with pytest.raises(TrainingError, match="had `data_digest` = "):
+        slimformer.finetune(**settings, resume=True)
+    file.write_text(before)
+    assert slimformer.finetune(**settings, resume=True).rates.keys() >= {"0.001", "0.01"}
+
+
 def test_interrupted_in_the_first_rate_it_leaves_nothing(common, tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
