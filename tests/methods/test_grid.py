@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import transformers as hf
 
 import slimformer
 from slimformer import models
@@ -74,7 +75,9 @@ def test_a_finished_grid_is_not_run_again(place, common, grid, monkeypatch):
     assert (again.rates, again.metrics) == (grid.rates, grid.metrics)
 
 
-def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid):
+def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid, monkeypatch):
+    """Which is told from the record alone: nothing is loaded, nor could it be."""
+    monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(TrainingError, match="exists; choose another `--out`"):
         slimformer.finetune(**common, lr_grid="1e-9,1e-2", out=place / "grid", resume=True)
 
