@@ -16,6 +16,7 @@ from slimformer.methods.method import Phase, describe_rate
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.methods.run import run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
+from slimformer.train.folder import DIGEST
 from slimformer.train.rates import RATE_SETTINGS, best_rate, next_rate
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
             run_phase(phase, options)
         # What a phase has made is what every rate starts from.
         started = {state.starts_from: state.base} if phases else {}
-        settings = {**settings, "data_digest": _read_data(state, started)}
+        settings = {**settings, DIGEST: _read_data(state, started)}
         output.check_free(options)  # much may have happened since
         if is_main():
             folder.begin(settings, options.resume)
