@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import transformers as hf
 
 import slimformer
 from slimformer import models
@@ -75,7 +76,9 @@ def test_a_finished_grid_is_not_run_again(place, common, grid, monkeypatch):
     assert (again.rates, again.metrics) == (grid.rates, grid.metrics)
 
 
-def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid):
+def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid, monkeypatch):
+    """Which is told from the record alone: nothing is loaded, nor could it be."""
+    monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(TrainingError, match="exists; choose another `--out`"):
         slimformer.finetune(**common, lr_grid="1e-9,1e-2", out=place / "grid", resume=True)
 
@@ -126,6 +129,31 @@ def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(pla
     assert result.rates == grid.rates
     assert same(weights(result.model), weights(grid.model))
     assert not (place / "interrupted.training").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_grid_does_not_go_on_with_other_data(split, place, common, tmp_path, monkeypatch):
+    """Neither by training on it, nor by choosing between scores of two dev sets."""
+    data = shutil.copytree(place / "data", tmp_path / "data")
+    settings = {**common, "max_steps": 2, "data": data, "lr_grid": "1e-3,1e-2", "out": tmp_path / "out"}
+    step, steps = torch.optim.AdamW.step, []
+
+    def counted(*arguments, **named):
+        steps.append(1)
+        if len(steps) == 4:  # at the end of the second rate
+            raise KeyboardInterrupt
+        return step(*arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+    with pytest.raises(KeyboardInterrupt):
+        slimformer.finetune(**settings)
+    (file,) = data.glob(f"{split}.*")
+    before = file.read_text()
+    file.write_text(before + before.splitlines()[-1] + "\n")
+    with pytest.raises(TrainingError, match="had `data_digest` = "):
+        slimformer.finetune(**settings, resume=True)
+    file.write_text(before)
+    assert slimformer.finetune(**settings, resume=True).rates.keys() >= {"0.001", "0.01"}
 
 
 def test_interrupted_in_the_first_rate_it_leaves_nothing(common, tmp_path, monkeypatch):

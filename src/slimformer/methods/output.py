@@ -131,10 +131,10 @@ class OutputDirectory:
         """
         if self.path is None or not (self.path / MANIFEST).exists():
             return None
-        loaded = artifact.load(self.path)
-        step = loaded.manifest.steps[-1]
+        step = artifact.read_manifest(self.path).steps[-1]
         if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
             return None
+        loaded = artifact.load(self.path)
         if is_main():
             self.training.clear()
             remove_leftovers(self.path)

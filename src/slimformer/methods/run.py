@@ -14,7 +14,7 @@ from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
-from slimformer.train.folder import METHOD
+from slimformer.train.folder import DIGEST, METHOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,7 +59,7 @@ def _run(state: Method[Any]) -> RunResult:
     with output.working() as folder:
         for phase in state.phases():
             run_phase(phase, options)
-        settings = {**settings, "data_digest": state.start()}
+        settings = {**settings, DIGEST: state.start()}
         if not options.quiet:
             show_notes(state.notes)
         output.check_free(options)  # much may have happened since
