@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 TORCH  := $(shell grep "^torch==" constraints.txt)
 export HF_HUB_OFFLINE ?= 1
+# Tests start many processes: each would compile the package anew, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick lint types layers unit docs fuzz corrupt bench-tiny format clean
 .DELETE_ON_ERROR:

@@ -19,6 +19,7 @@ extensions = [
 ]
 html_theme = "furo"
 html_title = f"slimformer {release}"
+html_show_copyright = False  # the licence is in the repository
 html_static_path = ["_static"]
 html_css_files = ["slimformer.css"]
 html_math_renderer = "mathml"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 from pathlib import Path
@@ -64,3 +65,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         family = None if parameters is None else parameters.params.get("family")
         if isinstance(family, str) and family not in QUICK_FAMILIES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector pass over modules and tests, which stay: every training run begins with a full collection."""
+    gc.collect()
+    gc.freeze()

@@ -27,13 +27,15 @@ def test_the_split_is_fixed_and_nothing_is_on_both_sides(tmp_path):
     assert len(dev) / 8530 == pytest.approx(DEV_BELOW / 256, abs=0.02)
 
 
-@pytest.mark.parametrize("name", ["data/train.jsonl", "data/notes.txt", "report.html", "mask/notes.txt", "trim"])
+@pytest.mark.parametrize(
+    "name", ["data/train.jsonl", "data/notes.txt", "report.html", "mask/notes.txt", "trim", "letter.txt"]
+)
 def test_a_folder_with_something_of_the_user_in_the_way_is_left_alone(name, tmp_path):
     path = tmp_path / "demo" / name
     path.parent.mkdir(parents=True)
     path.write_text("mine")
     before = runs.listing(tmp_path)
-    with pytest.raises(SlimformerError, match="was made by no demo, so it is left alone"):
+    with pytest.raises(SlimformerError, match="which no demo made, so it is left alone"):
         run_demo(tmp_path / "demo", quiet=True)
     assert runs.listing(tmp_path) == before
     assert path.read_text() == "mine"
@@ -71,10 +73,9 @@ def test_reviews_are_not_written_over_other_data(tmp_path):
 
 @pytest.mark.slow
 def test_rows_report_and_artifacts(tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "notes.txt").write_text("mine")
-    for _ in range(2):  # a second demo replaces the first
+    for _ in range(2):  # a second demo replaces the first, and nothing that was put beside it since
         rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
+        (tmp_path / "demo" / "notes.txt").write_text("mine")
     assert [row.name for row in rows] == [
         "MiniLM, fine-tuned",
         "3 x 192, distilled, fine-tuned",

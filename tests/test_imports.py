@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -35,11 +36,46 @@ def made(tmp_path_factory):
     return {"A": str(folder / "plain"), "M": str(folder / "mask"), "D": str(data)}
 
 
-@pytest.mark.parametrize("use", USES)
-def test_inference_never_imports_training(use, made, tmp_path):
-    code = "; ".join(f"{name} = {value!r}" for name, value in {**made, "T": str(tmp_path)}.items())
-    code += f"\nimport sys\n{USES[use]}\n"
-    code += "loaded = [name for name in sys.modules if name.startswith(('slimformer.train', 'slimformer.methods'))]\n"
-    code += "assert not loaded, loaded"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+#: Does one thing after another in one process and says what of training each has loaded, or how it failed.
+SCRIPT = """
+import json, sys, traceback
+uses, names, out = json.loads(sys.argv[1])
+seen, loaded = set(), {}
+for use, code in uses.items():
+    try:
+        exec(code, dict(names))
+        new = {name for name in sys.modules if name.startswith(("slimformer.train", "slimformer.methods"))} - seen
+        seen |= new
+        loaded[use] = sorted(new)
+    except BaseException:
+        loaded[use] = traceback.format_exc()
+open(out, "w").write(json.dumps(loaded))
+"""
+
+
+def loaded_by(uses, made, folder):
+    names, out = {**made, "T": str(folder)}, folder / "loaded.json"
+    arguments = json.dumps([{use: USES[use] for use in uses}, names, str(out)])
+    done = subprocess.run([sys.executable, "-c", SCRIPT, arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return json.loads(out.read_text())
+
+
+def test_inference_never_imports_training(made, tmp_path):
+    uses = [use for use in USES if use != "export"]
+    assert loaded_by(uses, made, tmp_path) == {use: [] for use in uses}
+
+
+@pytest.mark.slow
+def test_exporting_never_imports_training(made, tmp_path):
+    """By itself, for what it needs of torch takes seconds to import."""
+    assert loaded_by(["export"], made, tmp_path) == {"export": []}
+
+
+@pytest.mark.slow
+def test_what_imports_training_is_seen(made, tmp_path, monkeypatch):
+    monkeypatch.setitem(USES, "train", "import slimformer.train.rates")
+    monkeypatch.setitem(USES, "fail", "slimformer.load(A)")
+    loaded = loaded_by(["train", "fail"], made, tmp_path)
+    assert "slimformer.train.rates" in loaded["train"]
+    assert "NameError" in loaded["fail"]

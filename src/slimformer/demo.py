@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__
+from slimformer.artifact.layout import is_litter
 from slimformer.artifact.staging import write_file
 from slimformer.errors import DataError, TrainingError
-from slimformer.files import as_path
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
@@ -114,9 +114,12 @@ class Demo:
         nothing.
         """
         mine = (self.folder / MARK).is_file()
-        for path in (self.data, self.report, *self.results):
-            if path.exists() and not mine:
-                raise TrainingError(f"`{path}` was made by no demo, so it is left alone; choose another `--out`")
+        there = [] if mine or not self.folder.is_dir() else sorted(path.name for path in self.folder.iterdir())
+        others = [name for name in there if not is_litter(name)]
+        if others:
+            raise TrainingError(
+                f"`{self.folder}` holds `{others[0]}`, which no demo made, so it is left alone; choose another `--out`"
+            )
         check_writable(self.folder / MARK, "--out")
         check_page(self.report)
         for path in self.results:
@@ -166,7 +169,9 @@ def run_demo(folder: str | Path = "demo", quiet: bool = False, **settings: Any) 
         settings: What to do differently from `SETTINGS`.
     """
     start = time.monotonic()
-    demo = Demo(as_path(folder), {**SETTINGS, **settings}, quiet)
+    path = OutputDirectory.of(str(folder)).path
+    assert path is not None
+    demo = Demo(path, {**SETTINGS, **settings}, quiet)
     reviews = read_reviews()
     demo.claim()
     write_reviews(demo.data, reviews)

@@ -6,6 +6,7 @@ what Python's parser takes and nothing else does.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import json
 import os
@@ -32,6 +33,8 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 def as_path(name: str | Path) -> Path:
     """The path a user names, with `~` replaced; nothing need be there, but something could be."""
+    if not str(name):  # to Python it is the current folder, to a user a variable that was not set
+        raise PathError("a path is empty; give one, such as `.` for the current folder")
     try:
         path = Path(name).expanduser()
         path.lstat()
@@ -66,6 +69,54 @@ def read_limited(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
     return content
+
+
+#: Byte order marks of encodings that are not UTF-8, the longer ones first: one begins as another does.
+_WIDE_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def wide_encoding(start: bytes) -> str | None:
+    """What a file is written in that begins so, if that is UTF-16 or UTF-32: by its mark, or by many zero bytes."""
+    for mark, name in _WIDE_MARKS:
+        if start.startswith(mark):
+            return name
+    low, high = (start[place::2].count(0) for place in (0, 1))
+    if not start or 4 * max(low, high) < len(start):
+        return None
+    return "utf-16le" if high > low else "utf-16be"
+
+
+#: How files begin that are taken for text by a slip of the hand.
+_BEGINNINGS = (
+    (b"PK\x03\x04", "a zip file or a document packed as one"),
+    (b"PAR1", "a Parquet file"),
+    (b"%PDF-", "a PDF file"),
+    (b"\x1f\x8b", "a gzip file"),
+    (b"\x89PNG\r\n", "a picture"),
+    (b"\xff\xd8\xff", "a picture"),
+    (b"SQLite format 3", "a database"),
+)
+#: Bytes by which a file is known.
+START = 256
+
+
+def conversion(encoding: str) -> str:
+    """What to do with a file in another encoding than UTF-8."""
+    return f"convert the file, for example with: iconv -f {encoding} -t utf-8"
+
+
+def why_no_text(start: bytes) -> str | None:
+    """Why a file that begins so is no text in UTF-8, and what to do; None where it may be one."""
+    for beginning, kind in _BEGINNINGS:
+        if start.startswith(beginning):
+            return f"is {kind}, not text; give the text itself, or the file under its own ending"
+    wide = wide_encoding(start)
+    return None if wide is None else f"is text in {wide}, not in UTF-8; {conversion(wide)}"
 
 
 class JsonError(ValueError):

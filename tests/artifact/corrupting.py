@@ -3,8 +3,10 @@
     python -m tests.artifact.corrupting --count 1000 --seed 0
 
 Every artifact kind is changed in every file: bits flipped, bytes cut, zeroed or made up, fields of JSON replaced,
-tensors scaled, dropped, renamed or retyped; then all sums are made to agree again. Each is opened in a process with
-1 GiB beyond what an unharmed one takes and a time limit. It must be refused by an error of ours, or answer as recorded.
+tensors scaled, dropped, renamed or retyped; files, several at once, and fields are exchanged with those of another
+artifact, a tokenizer with one of the same size, and the files beside a sentence encoder with others; then all sums are
+made to agree again. Each is opened in every way there is, in a process with 1 GiB beyond what an unharmed one takes and
+a time limit. It must be refused by an error of ours, or answer as recorded and as it did before.
 """
 
 from __future__ import annotations
@@ -28,23 +30,32 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import slimformer
-from slimformer.artifact import MaskStorage, Step, fingerprint
+from slimformer.artifact import MaskStorage, Step, fingerprint, merge
 from slimformer.artifact.checks import sum_file
 from slimformer.artifact.storage.mask_base import PROCESSOR_FILES
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.errors import SlimformerError
+from slimformer.bank import MaskBank
+from slimformer.errors import DataError, SlimformerError
+from slimformer.inference.pipeline import open_pipeline
+from slimformer.models.sentence import FLAGS, SentenceSettings
 from tests.artifact.forging import signed
 from tests.test_old_artifacts import ARTIFACTS, inputs_of, names, outputs_of, recorded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 MANIFEST = "slimformer.json"
+#: What artifacts of earlier versions did not record anything of.
+UNRECORDED = PROCESSOR_FILES | {"generation_config.json", "modules.json", "1_Pooling/config.json"}
 EMPTY: frozenset[str] = frozenset()
 #: Bytes a process may take beyond what it has after opening unharmed artifacts.
 MEMORY = 1 << 30
 #: Seconds one artifact may take.
 LIMIT = 60.0
+#: Share of artifacts that get something of another one.
+EXCHANGED = 0.3
+#: What is asked of a pipeline before and after; one that takes no texts is not asked.
+REQUESTS = ("a fine film", "the end was not good")
 #: What a field is replaced by.
 VALUES = (
     0,
@@ -96,9 +107,21 @@ def make_shelf(shelf: Path) -> None:
         slimformer.save(shelf / f"new-{name}", loaded.model, processor=loaded.processor, **how)
 
 
-def corrupt(folder: Path, dice: random.Random, leave: frozenset[str] = EMPTY) -> str:
-    """Change something in a folder, in none of the files to leave, make the sums agree, and say what it was."""
-    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+def corrupt(folder: Path, dice: random.Random, leave: frozenset[str] = EMPTY, others: Sequence[Path] = ()) -> str:
+    """Change something in a folder, in none of the files to leave, make the sums agree, and say what it was.
+
+    Args:
+        folder: The artifact.
+        dice: What decides.
+        leave: Names of files that are left alone.
+        others: Artifacts of which files and fields are taken.
+    """
+    if others and dice.random() < EXCHANGED:
+        ways_with_others = [_foreign_files, _foreign_field, _same_size_tokenizer, _sidecar]
+        what = dice.choice(ways_with_others)(folder, dice.choice(others), dice, leave)
+        agree(folder)
+        return what
+    files = _files(folder)
     name = dice.choice([file for file in files if file not in leave])
     path = folder / name
     ways: list[Callable[[Path, random.Random], str]] = [_flip, _cut, _zero, _noise]
@@ -111,6 +134,66 @@ def corrupt(folder: Path, dice: random.Random, leave: frozenset[str] = EMPTY) ->
     what = dice.choice(ways)(path, dice)
     agree(folder)
     return f"{name}: {what}"
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _foreign_files(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
+    """Take some files of another artifact, such as a tokenizer together with the record of how it reads."""
+    there = [name for name in _files(other) if name not in leave and name != MANIFEST]
+    taken = dice.sample(there, min(len(there), dice.choice((1, 2, 3, len(there) - 1))))
+    for name in taken:
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(other / name, folder / name)
+    return f"{', '.join(taken)} of {other.name}"
+
+
+def _foreign_field(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
+    """Take one field of the same file of another artifact, the manifest included."""
+    common = [
+        name for name in _files(folder) if name.endswith(".json") and name not in leave and (other / name).is_file()
+    ]
+    name = dice.choice(common)
+    content, foreign = json.loads((folder / name).read_bytes()), json.loads((other / name).read_bytes())
+    fields = foreign.items() if isinstance(foreign, dict) and isinstance(content, dict) else ()
+    keys = [key for key, value in fields if value != content.get(key) and key not in ("sha256", "files")]
+    if not keys:
+        return "nothing"
+    key = dice.choice(sorted(keys))
+    content[key] = foreign[key]
+    (folder / name).write_bytes(json.dumps(content).encode())
+    return f"{name}: `{key}` of {other.name}"
+
+
+def _same_size_tokenizer(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
+    """Exchange two words of a vocabulary."""
+    path = folder / "tokenizer.json"
+    vocabulary = json.loads(path.read_text())["model"].get("vocab") if path.is_file() else None
+    if not isinstance(vocabulary, dict) or path.name in leave:
+        return "nothing"
+    content = json.loads(path.read_text())
+    one, two = dice.sample(sorted(vocabulary), 2)
+    content["model"]["vocab"] |= {one: vocabulary[two], two: vocabulary[one]}
+    path.write_text(json.dumps(content))
+    return f"tokenizer.json: `{one}` and `{two}` exchanged"
+
+
+def _sidecar(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
+    """Pool in another way, or be a sentence encoder where it was none."""
+    ways = dice.sample(sorted(FLAGS), dice.choice((1, 2)))
+    settings = SentenceSettings(
+        tuple(ways),
+        normalize=dice.random() < 0.5,
+        prompts={"query": "q: "},
+        default_prompt=dice.choice((None, "query")),
+        max_length=dice.choice((None, 3)),
+    )
+    if leave and not (folder / "modules.json").is_file():
+        return "nothing"  # earlier versions recorded nothing of this
+    settings.write(folder, dice.choice((8, 16, 32)))
+    return f"sentence settings {settings}"
 
 
 def agree(folder: Path) -> None:
@@ -250,28 +333,64 @@ def _change_tensor(tensors: dict[str, torch.Tensor], dice: random.Random) -> str
     return f"{kind} of `{name}`"
 
 
-def judge(name: str, folder: Path, change: str) -> Outcome:
-    """Open a corrupted artifact by both ways and compare its answers with those recorded."""
+def ways_to_open(folder: Path) -> dict[str, Callable[[Path], Any]]:
+    """Every way of opening an artifact; a mask goes into a bank and is merged too."""
+    ways: dict[str, Callable[[Path], Any]] = {"verify": slimformer.verify, "load": slimformer.load}
+    if (folder / "mask.safetensors").is_file():
+        ways |= {"bank": in_bank, "merge": merged}
+    return ways
+
+
+def in_bank(folder: Path) -> MaskBank:
+    """A bank with a mask as its only task."""
+    bank = MaskBank()
+    bank.add("task", folder)
+    return bank
+
+
+def merged(folder: Path) -> None:
+    """Merge a mask into a folder that is removed again."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        merge(folder, Path(scratch) / "plain")
+
+
+def judge(name: str, folder: Path, change: str, before: Any = None) -> Outcome:
+    """Open a corrupted artifact in every way and compare its answers with those recorded, and with those before."""
     start = time.monotonic()
-    verdicts = []
-    for way in (slimformer.verify, slimformer.load):
+    verdicts: dict[str, str] = {}
+    opened: dict[str, Any] = {}
+    message = ""
+    for way, opens in ways_to_open(folder).items():
         try:
-            loaded = way(folder)
-            verdicts.append("accepted")
+            opened[way] = opens(folder)
+            verdicts[way] = "accepted"
         except SlimformerError as error:
-            verdicts.append("refused")
+            verdicts[way] = "refused"
             message = str(error)
         except BaseException as error:  # MemoryError included
-            return Outcome("raw", name, change, f"{way.__name__}: {type(error).__name__}: {error}"[:300])
+            return Outcome("raw", name, change, f"{way}: {type(error).__name__}: {error}"[:300])
     taken = time.monotonic() - start
-    if len(set(verdicts)) > 1:
+    if len(set(verdicts.values())) > 1:
         return Outcome("disagree", name, change, f"{verdicts}: {message}"[:300], taken)
-    if verdicts[0] == "refused":
+    if "load" not in opened:
         return Outcome("refused", name, change, message[:200], taken)
-    return Outcome(*_compare(name, loaded, change), taken)
+    return Outcome(*_compare(name, opened["load"], change, before, folder), taken)
 
 
-def _compare(name: str, loaded: Any, change: str) -> tuple[str, str, str, str]:
+def answers_of(folder: Path) -> Any:
+    """What a pipeline, and for a mask a bank, says to some requests; why it says nothing, where it takes no texts."""
+    try:
+        answers = [open_pipeline(folder)(list(REQUESTS))]
+        if (folder / "mask.safetensors").is_file():
+            answers.append(in_bank(folder).predict({"task": list(REQUESTS)})["task"])
+        return answers
+    except DataError:
+        return "takes no texts"
+    except SlimformerError as error:
+        return str(error).replace(str(folder), "")
+
+
+def _compare(name: str, loaded: Any, change: str, before: Any, folder: Path) -> tuple[str, str, str, str]:
     record = recorded(name.partition("-")[2])
     try:
         outputs = outputs_of(loaded.model, inputs_of(loaded.processor, record["request"]))
@@ -280,14 +399,33 @@ def _compare(name: str, loaded: Any, change: str) -> tuple[str, str, str, str]:
             torch.testing.assert_close(outputs[key], expected.view_as(outputs[key]), rtol=1e-3, atol=1e-4)
     except Exception as error:
         return "other", name, change, f"{type(error).__name__}: {error}"[:300]
+    if before is not None:
+        try:
+            after = answers_of(folder)
+        except Exception as error:
+            return "raw", name, change, f"predict: {type(error).__name__}: {error}"[:300]
+        if not isinstance(after, str) and not alike(before, after):
+            return "other", name, change, f"predict: {before} became {after}"[:300]
     return "same", name, change, ""
+
+
+def alike(before: Any, after: Any) -> bool:
+    """Whether two answers are the same, numbers nearly."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(alike(before[key], after[key]) for key in before)
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(alike, before, after))
+    if isinstance(before, float) and isinstance(after, float):
+        return abs(before - after) <= 1e-3 * max(abs(before), 1)
+    return bool(before == after)
 
 
 def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
     """Corrupt and judge the numbers that come in, each by its own dice; memory is bounded once all is imported."""
     torch.set_num_threads(1)
+    before = {}
     for name in kinds:
-        slimformer.load(_copy(shelf, name))
+        before[name] = answers_of(_copy(shelf, name))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -295,11 +433,11 @@ def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
         name = kinds[number % len(kinds)]
         folder = _copy(shelf, name)
         # Earlier versions recorded nothing of how inputs are read.
-        change = corrupt(
-            folder, random.Random(f"{seed} {number}"), PROCESSOR_FILES if name.startswith("old") else EMPTY
-        )
+        old = name.startswith("old")
+        others = [shelf / kind for kind in kinds if kind != name and kind.startswith("old") == old]
+        change = corrupt(folder, random.Random(f"{seed} {number}"), UNRECORDED if old else EMPTY, others)
         connection.send(("begun", name, change))
-        outcome = judge(name, folder, change)
+        outcome = judge(name, folder, change, None if old else before[name])
         connection.send(("done", outcome, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 
 import numpy as np
 import pytest
 import transformers as hf
+from tokenizers import Tokenizer, processors
 
 from slimformer.artifact import Step, load, save, verify
-from slimformer.artifact.reading import read
+from slimformer.artifact.reading import IMAGE, LATER, TEXTS, check, read
 from slimformer.errors import ArtifactError
 from slimformer.models.sentence import SentenceSettings
 from tests import zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
-from tests.artifact.forging import edit, resum
+from tests.artifact.forging import edit, rebind, resum, sign
 
 
 def swap(content):
@@ -65,16 +68,183 @@ def test_another_preparation_of_images_is_refused(tmp_path):
         load(tmp_path / "out")
 
 
+NAMES = ["token_type_ids", "input_ids", "attention_mask"]
+
+
+def pairing_tokenizer():
+    """A tokenizer that tells the second text of a pair from the first."""
+    tokenizer = tiny_tokenizer()
+    template = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    tokenizer.backend_tokenizer.post_processor = template
+    return tokenizer
+
+
+@pytest.fixture(scope="module", params=["one type", "two types"])
+def typed(request, tmp_path_factory):
+    """Artifacts of models that tell two sorts of token apart, the texts of a pair, and of models that do not."""
+    folder = tmp_path_factory.mktemp("typed") / "out"
+    types = {"one type": 1, "two types": 2}[request.param]
+    save(folder, tiny_bert(type_vocab_size=types), processor=pairing_tokenizer(), step=STEP)
+    return types, folder
+
+
+def without_types(folder):
+    edit(folder / "tokenizer_config.json", model_input_names=["input_ids", "attention_mask"])
+    resum(folder)
+
+
+@pytest.mark.parametrize("way", [load, verify])
+def test_only_what_feeds_the_model_counts(typed, way, tmp_path):
+    types, folder = typed
+    copied = shutil.copytree(folder, tmp_path / "out")
+    without_types(copied)
+    if types == 1:
+        way(copied)
+    else:  # the texts of a pair are no longer told apart
+        with pytest.raises(ArtifactError, match="tokens of cut and padded texts"):
+            way(copied)
+
+
+def test_types_that_come_back_are_nothing_new(tmp_path):
+    tokenizer = pairing_tokenizer()
+    tokenizer.model_input_names = ["attention_mask", "input_ids"]
+    save(tmp_path / "out", tiny_bert(type_vocab_size=1), processor=tokenizer, step=STEP)
+    edit(tmp_path / "out" / "tokenizer_config.json", model_input_names=NAMES)
+    resum(tmp_path / "out")
+    assert load(tmp_path / "out").processor("a fine film").keys() == set(NAMES)
+
+
+def as_before(folder, tokenizer):
+    """Write how inputs are read as it was written when every output of a tokenizer counted."""
+    pair, padded = tokenizer(TEXTS[0], TEXTS[1], truncation=True, max_length=8), tokenizer(list(TEXTS), padding=True)
+    aspects = {
+        "texts": [dict(tokenizer(text)) for text in TEXTS],
+        "cut and padded texts": [dict(pair), dict(padded), min(int(tokenizer.model_max_length), 10**9)],
+    }
+    content = json.loads((folder / "reading.json").read_text())
+    of_today = {name: digest for name, digest in content["digests"].items() if name not in LATER}
+    digests = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=list).encode()).hexdigest()
+        for name, value in aspects.items()
+    }
+    (folder / "reading.json").write_text(json.dumps({"digests": {**of_today, **digests}}))
+    edit(folder / "probe.json", reading=None)
+    resum(folder)
+
+
+def test_what_was_recorded_earlier_is_still_compared(typed, tmp_path):
+    types, folder = typed
+    copied = shutil.copytree(folder, tmp_path / "out")
+    as_before(copied, pairing_tokenizer())
+    verify(copied)
+    without_types(copied)
+    if types == 1:
+        verify(copied)
+    else:
+        with pytest.raises(ArtifactError, match="texts of artifact"):
+            verify(copied)
+    edit(copied / "tokenizer_config.json", model_max_length=3)
+    resum(copied)
+    with pytest.raises(ArtifactError, match="texts of artifact"):
+        load(copied)
+
+
+def test_a_record_without_one_of_its_aspects_is_refused(artifact):
+    content = json.loads((artifact / "reading.json").read_text())
+    del content["digests"]["vocabulary"]
+    (artifact / "reading.json").write_text(json.dumps(content))
+    rebind(artifact)
+    with pytest.raises(ArtifactError, match=r"reading\.json` of artifact .* says nothing of the vocabulary"):
+        load(artifact)
+
+
+def test_another_way_of_resizing_is_no_other_preparation(tmp_path):
+    """Ways of resizing differ by a level or two of 255, whatever the levels are divided by."""
+    processor = hf.ViTImageProcessor(size=dict(zip(("height", "width"), IMAGE, strict=True)), image_std=[0.2] * 3)
+    config = hf.BertConfig()
+    config.save_pretrained(tmp_path)
+    record = read(tmp_path, config, processor, None)
+    assert record.image is not None
+    other = record.image.model_copy(update={"values": [value + 2 / 255 / 0.2 for value in record.image.values]})
+    (tmp_path / "reading.json").write_text(record.model_copy(update={"image": other}).model_dump_json())
+    check(tmp_path, config, processor, None)
+
+
+def reversed_words(folder):
+    """An artifact with another tokenizer of the same size."""
+    content = json.loads(tiny_tokenizer().backend_tokenizer.to_str())
+    swap(content)
+    backend = Tokenizer.from_str(json.dumps(content))
+    words = hf.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]", pad_token="[PAD]")
+    save(folder, tiny_bert(seed=1), processor=words, step=STEP)
+    return folder
+
+
+@pytest.mark.parametrize("way", [load, verify])
+@pytest.mark.parametrize(
+    "files", [["tokenizer.json"], ["tokenizer.json", "reading.json"], ["tokenizer.json", "reading.json", "probe.json"]]
+)
+def test_files_of_another_artifact_are_refused(artifact, way, files, tmp_path):
+    other = reversed_words(tmp_path / "other")
+    for name in files:
+        shutil.copy(other / name, artifact / name)
+    resum(artifact)
+    with pytest.raises(ArtifactError, match=r"not those recorded|not the one its `probe\.json`|outputs recorded"):
+        way(artifact)
+
+
+@pytest.mark.parametrize("way", [load, verify])
+def test_a_record_that_was_removed_is_missed(artifact, way):
+    (artifact / "reading.json").unlink()
+    resum(artifact)
+    with pytest.raises(ArtifactError, match=r"`reading\.json` of artifact .* is missing"):
+        way(artifact)
+
+
+@pytest.mark.parametrize("way", [load, verify])
+@pytest.mark.parametrize(
+    "change", [{"labels": ["good", "bad", "neither"]}, {"kind": "multi-label"}, {"settings": {"max_length": 3}}]
+)
+def test_a_task_of_another_artifact_is_refused(artifact, way, change):
+    task = json.loads((artifact / "slimformer.json").read_bytes())["task"]
+    sign(artifact, task={**task, **change})
+    with pytest.raises(ArtifactError, match="task settings of artifact"):
+        way(artifact)
+
+
+@pytest.mark.parametrize("way", [load, verify])
+def test_another_type_that_config_and_manifest_agree_on_is_refused(artifact, way):
+    edit(artifact / "config.json", dtype="bfloat16")
+    resum(artifact)
+    model = json.loads((artifact / "slimformer.json").read_bytes())["model"]
+    sign(artifact, model={**model, "dtype": "bfloat16"})
+    with pytest.raises(ArtifactError, match="number types of artifact"):
+        way(artifact)
+
+
+def test_other_settings_for_generating_are_refused(tmp_path):
+    save(tmp_path / "out", zoo.build_headed("gpt2"), processor=tiny_tokenizer(), step=STEP)
+    path = tmp_path / "out" / "generation_config.json"
+    edit(tmp_path / "out" / "config.json", eos_token_id=3)
+    if path.is_file():
+        edit(path, eos_token_id=3)
+    resum(tmp_path / "out")
+    with pytest.raises(ArtifactError, match="generation settings of artifact"):
+        load(tmp_path / "out")
+
+
 def test_reading_leaves_a_tokenizer_as_it_was(tmp_path):
     tokenizer = tiny_tokenizer()
     before = tokenizer.backend_tokenizer.to_str()
-    read(tmp_path, {0: "bad"}, tokenizer)
-    read(tmp_path, {0: "bad"}, tokenizer)
+    hf.BertConfig().save_pretrained(tmp_path)
+    read(tmp_path, hf.BertConfig(), tokenizer, None)
+    read(tmp_path, hf.BertConfig(), tokenizer, None)
     tokenizer("fine film")
     assert tokenizer.backend_tokenizer.to_str() == before
 
 
 def test_what_is_recorded_is_the_same_each_time(tmp_path):
-    one, other = (read(tmp_path, {0: "bad", 1: "good"}, tiny_tokenizer()) for _ in range(2))
+    hf.BertConfig().save_pretrained(tmp_path)
+    one, other = (read(tmp_path, hf.BertConfig(num_labels=3), tiny_tokenizer(), None) for _ in range(2))
     assert one == other
     assert np.unique(list(one.digests.values())).size == len(one.digests)

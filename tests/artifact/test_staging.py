@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slimformer.artifact import save, verify
-from slimformer.artifact.staging import _exchange, staging
+from slimformer.artifact.staging import _exchange, remove_leftovers, staging
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 
@@ -172,6 +175,48 @@ def test_leftovers_of_other_targets_are_not_touched(name: str, tmp_path: Path) -
     with staging(tmp_path / name, needed=0) as stage:
         (stage / "a.txt").write_text("x")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, f".{name}2.tmp-01234567"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_folder_that_is_being_made_is_no_leftover(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks for leftovers the moment one has been made and is not held yet."""
+    opened, looked = os.open, []
+
+    def look() -> None:
+        looked.append(True)
+        remove_leftovers(tmp_path / "out")
+
+    def open_while_another_looks(path: Path, flags: int, *more: int) -> int:
+        first = not looked and flags & os.O_DIRECTORY != 0
+        if first and not late:
+            look()
+        handle = opened(path, flags, *more)
+        if first and late:
+            look()
+        return handle
+
+    monkeypatch.setattr(os, "open", open_while_another_looks)
+    with staging(tmp_path / "out", needed=0) as stage:
+        (stage / "a.txt").write_text("x")
+    assert looked
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_no_locks_are_kept_artifacts_are_written_and_leftovers_stay(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with staging(tmp_path / "out", needed=0) as stage:
+        (stage / "a.txt").write_text("x")
+        remove_leftovers(tmp_path / "out")  # nobody can tell who made them
+        assert (stage / "a.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_interruption_by_the_user_cleans_up(tmp_path: Path) -> None:

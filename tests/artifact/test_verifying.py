@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from slimformer.artifact import save, verify
+from slimformer.artifact import load, save, verify
 from slimformer.artifact.checks import sum_file
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
@@ -43,6 +43,42 @@ def test_reports_what_it_checked(saved: Path) -> None:
 
 def test_the_artifact_holds_these_files_only(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
+
+
+LITTER = (
+    ".DS_Store",
+    "._model.safetensors",
+    ".gitattributes",
+    "Thumbs.db",
+    "__MACOSX/._config.json",
+    ".cache/huggingface/download/config.json.metadata",
+    ".cache/.gitignore",
+)
+
+
+@pytest.mark.parametrize("name", [*LITTER, ".git/config", ".cache/notes.txt"])
+def test_what_systems_leave_in_a_folder_changes_nothing(artifact: Path, name: str) -> None:
+    (artifact / name).parent.mkdir(parents=True, exist_ok=True)
+    (artifact / name).write_bytes(b"\0\1")
+    assert verify(artifact).files == tuple(each for each in FILES if each != "slimformer.json")
+    load(artifact)
+
+
+@pytest.mark.parametrize("name", LITTER)
+def test_what_systems_leave_goes_with_the_folder(artifact: Path, name: str) -> None:
+    (artifact / name).parent.mkdir(parents=True, exist_ok=True)
+    (artifact / name).write_bytes(b"\0\1")
+    save(artifact, tiny_bert(seed=1), processor=tiny_tokenizer(), step=STEP, overwrite=True)
+    assert not (artifact / name).exists()
+
+
+@pytest.mark.parametrize("name", [".git/config", ".cache/notes.txt", "notes.txt", ".cache/huggingfaces/x"])
+def test_a_history_and_what_is_of_the_user_stays(artifact: Path, name: str) -> None:
+    (artifact / name).parent.mkdir(parents=True, exist_ok=True)
+    (artifact / name).write_bytes(b"mine")
+    with pytest.raises(ArtifactError, match="is not replaced, as not all of it is known to be slimformer's"):
+        save(artifact, tiny_bert(seed=1), processor=tiny_tokenizer(), step=STEP, overwrite=True)
+    assert (artifact / name).read_bytes() == b"mine"
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import shutil
 import subprocess
 import sys
@@ -23,7 +25,7 @@ from slimformer.inference.pipeline import open_pipeline
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 from tests import corpus, runs, zoo
-from tests.artifact.forging import resum
+from tests.artifact.forging import edit, resum
 from tests.methods.test_every_kind import generated
 
 QUICK = {"max_steps": 3, "batch_size": 8, "lr": 0.05, "blocks": "1-", "quiet": True}
@@ -275,6 +277,61 @@ def test_a_model_of_the_bank_is_cast_alone(limit, shelf):
     assert all(np.array_equal(after[name], before[name]) for name in asked)
 
 
+@pytest.mark.parametrize("limit", [0, 10**9], ids=["on the fly", "kept"])
+@pytest.mark.parametrize("name", ["bert.embeddings.LayerNorm.bias", "bert.pooler.dense.weight", "classifier.bias"])
+def test_a_change_in_place_of_what_is_shared_is_told(limit, name, shelf):
+    bank = MaskBank(shelf / "base", memory_limit=limit)
+    bank.add("one", shelf / "classification")
+    model = bank.use("one")
+    bank.predict({"one": TEXTS})
+    parameter = dict(model.named_parameters())[name]
+    assert not parameter.requires_grad
+    with torch.no_grad():
+        parameter.add_(1)
+    for ask in (lambda: bank.use("one"), lambda: bank.predict({"one": TEXTS}), lambda: bank.logits({"one": TEXTS})):
+        with pytest.raises(ArtifactError, match=f"`{name}`, which models of the bank share, was changed in place"):
+            ask()
+
+
+def test_a_change_through_one_task_is_told_by_every_other(shelf, bank):
+    with torch.no_grad():
+        bank.use("classification").bert.embeddings.word_embeddings.weight[3].zero_()
+    with pytest.raises(ArtifactError, match=r"word_embeddings\.weight`, which models of the bank share"):
+        bank.predict({"regression": TEXTS})
+
+
+def test_a_copy_of_a_model_may_be_changed(shelf, bank):
+    before = bank.logits({"classification": TEXTS})
+    own = copy.deepcopy(bank.use("classification")).requires_grad_(True)
+    own(input_ids=torch.ones(1, 5, dtype=torch.long)).logits.sum().backward()
+    torch.optim.SGD(own.parameters(), lr=0.1).step()
+    after = bank.logits({"classification": TEXTS})
+    assert np.array_equal(before["classification"], after["classification"])
+
+
+def test_a_mask_that_names_outputs_otherwise_than_recorded_is_refused(shelf, bank, tmp_path):
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    labels = json.loads((folder / "config.json").read_text())["id2label"]
+    edit(folder / "config.json", id2label={**labels, "0": labels["1"], "1": labels["0"]})
+    resum(folder)
+    for way in (slimformer.load, slimformer.verify, lambda path: bank.add("swapped", path)):
+        with pytest.raises(ArtifactError, match=r"labels of artifact .* are not those recorded|by its config it has"):
+            way(folder)
+
+
+def test_a_tokenizer_put_into_the_folder_of_a_mask_is_refused_as_by_load(shelf, bank, tmp_path):
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    corpus.tokenizer().save_pretrained(folder)
+    content = json.loads((folder / "tokenizer.json").read_text())
+    words = content["model"]["vocab"]
+    words["good"], words["bad"] = words["bad"], words["good"]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    resum(folder)
+    for way in (slimformer.load, slimformer.verify, lambda path: bank.add("other", path)):
+        with pytest.raises(ArtifactError, match=r"vocabulary of artifact .* are not those recorded"):
+            way(folder)
+
+
 def test_one_text_instead_of_a_list(bank):
     with pytest.raises(DataError, match="the requests to task `classification` are one text, `good`; give a list"):
         bank.predict({"classification": "good"})
@@ -396,6 +453,7 @@ def test_minilm(tmp_path):
         assert torch.equal(bank.use("one")(**batch).logits, result.model(**batch).logits)
 
 
+@pytest.mark.slow
 def test_text_is_generated_through_masks(tmp_path):
     """Each task goes on with a text as its own model does, one token after the other, whatever runs beside it."""
     base, data = runs.decoder(tmp_path / "base"), tmp_path / "data"
@@ -433,6 +491,7 @@ def _continued(model, ids, count):
     return added
 
 
+@pytest.mark.slow
 def test_tasks_that_pad_differently_do_not_share_batches(tmp_path):
     """Words are tagged at positions counted from the left; another task's padding must not move them."""
     from tests import runs

@@ -52,6 +52,23 @@ class Room:
         (folder / "config.json").write_text(json.dumps({**config, **settings}))
         return folder
 
+    def broken(self, value: float) -> Path:
+        """The base with one weight that is no number, in its last block."""
+        from safetensors.torch import load_file, save_file
+
+        folder = self.changed()
+        weights = load_file(folder / "model.safetensors")
+        weights["encoder.layer.1.output.dense.weight"][3, 5] = value
+        save_file(weights, folder / "model.safetensors", {"format": "pt"})
+        return folder
+
+    def indexed(self, index: object) -> Path:
+        """The base with its weights in a file that an index names."""
+        folder = self.changed()
+        (folder / "model.safetensors").rename(folder / "a.safetensors")
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        return folder
+
     def finetune(self, *more: object) -> list[object]:
         """A run that is in order but for `more`."""
         flags = {"--model": self.base, "--task": "classification", "--data": self.data, "--out": self.tmp / "out"}
@@ -59,9 +76,20 @@ class Room:
         flags |= dict(zip(more[::2], more[1::2], strict=True))
         return ["finetune", "--quiet", *(part for item in flags.items() for part in item)]
 
+    def distill(self, *more: object) -> list[object]:
+        """The same for a student."""
+        flags = {"--teacher": self.base, "--corpus": self.data / "train.tsv", "--text-column": "text"}
+        flags |= {"--out": self.tmp / "out", "--max-steps": 2, "--batch-size": 8}
+        flags |= dict(zip(more[::2], more[1::2], strict=True))
+        return ["distill", "--quiet", *(part for item in flags.items() for part in item)]
+
     def mask(self, *more: object) -> list[object]:
         """The same for a mask."""
         return ["mask", *self.finetune(*more)[1:]]
+
+    def quantize(self, *more: object) -> list[object]:
+        """The same for a quantized model."""
+        return ["quantize", *self.finetune(*more)[1:]]
 
     def images(self) -> list[object]:
         """A run on the images in the row's own folder."""
@@ -135,6 +163,12 @@ def labelled(ending: str, *lines: str) -> Callable[[Room], list[object]]:
 def asked(ending: str, content: str | bytes) -> Callable[[Room], list[object]]:
     """A question to an artifact from a file."""
     return lambda room: ["predict", room.artifact, "--file", room.write(f"asked.{ending}", content)]
+
+
+def without(flag: str, command: list[object]) -> list[object]:
+    """A command without a flag and its value."""
+    place = command.index(flag)
+    return [*command[:place], *command[place + 2 :]]
 
 
 def pipe(path: Path) -> Path:
@@ -280,8 +314,32 @@ OTHERS = {
     ),
     "a demo in a file": Bad(lambda room: ["demo", "--out", room.write("file", "mine")], ("cannot be written",)),
     "a demo where nothing can be written": Bad(lambda room: ["demo", "--out", "/proc/demo"], ("cannot be written",)),
+    "a demo among files of the user": Bad(
+        lambda room: ["demo", "--out", room.write("mine/letter.txt", "dear").parent], ("`letter.txt`", "no demo made")
+    ),
+    "a demo in an artifact": Bad(lambda room: ["demo", "--out", room.artifact], ("no demo made",)),
+    "a demo below an artifact": Bad(lambda room: ["demo", "--out", room.artifact / "demo"], ("lies in the artifact",)),
+    "a demo without a place": Bad(lambda room: ["demo", "--out", ""], ("`--out` is ``", "names no folder")),
     "a batch that fits into no memory": Bad(
         lambda room: ["bench", room.base, "--batch", "2000000000", "--length", "64"], ("more memory than there is",)
+    ),
+    "no data": Bad(lambda room: room.finetune("--data", ""), ("a path is empty",)),
+    "no corpus": Bad(
+        lambda room: room.distill("--layers", 1, "--corpus", "", "--text-column", "text"), ("a path is empty",)
+    ),
+    "no model": Bad(lambda room: room.finetune("--model", ""), ("a path is empty",)),
+    "no artifact": Bad(lambda room: ["verify", ""], ("a path is empty",)),
+    "no requests": Bad(lambda room: ["predict", room.artifact, "--file", ""], ("a path is empty",)),
+    "no export": Bad(lambda room: ["export", room.base, "--out", ""], ("a path is empty",)),
+    "no place for a result": Bad(lambda room: room.finetune("--out", ""), ("`--out` is ``", "names no folder")),
+    "a bench without end": Bad(
+        lambda room: ["bench", room.base, "--seconds", "1e300"], ("`--seconds` is `1e+300`",), 2
+    ),
+    "a bench of less than no time": Bad(
+        lambda room: ["bench", room.base, "--seconds=-1"], ("`--seconds` is `-1.0`",), 2
+    ),
+    "a bench of no number of seconds": Bad(
+        lambda room: ["bench", room.base, "--seconds", "nan"], ("`--seconds` is `nan`",), 2
     ),
     "a name that is not UTF-8": Bad(lambda room: room.finetune("--data", "caf\udce9"), ("caf\\udce9", "not UTF-8")),
 }

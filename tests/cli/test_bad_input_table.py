@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import runs
-from tests.cli import bad_inputs
+from tests.cli import bad_inputs, bad_materials
 from tests.cli.bad_inputs import Bad, Room
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ TABLE = {
         ("escape sequences", bad_inputs.SEQUENCES),
         ("gzip", bad_inputs.PACKED),
         ("others", bad_inputs.OTHERS),
+        ("models", bad_materials.MODELS),
+        ("settings", bad_materials.SETTINGS),
+        ("data", bad_materials.DATA),
     )
     for name, row in rows.items()
 }

@@ -9,6 +9,7 @@ import pytest
 
 from slimformer.registry import METHODS
 from tests import runs
+from tests.parameters import slow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,7 +95,7 @@ def new(before: dict[str, object], folder: Path) -> set[str]:
     return {name for name in after.keys() - before.keys() if name.count("/") == 1}
 
 
-@pytest.mark.parametrize("name", list(METHODS))
+@pytest.mark.parametrize("name", slow(METHODS, only=["distill"]))
 def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
     before = snapshot(place.parent)
     assert runs.run(name, *fill(METHOD_COMMANDS[name]), "--out", "out", "--quiet").code == 0
@@ -102,13 +103,14 @@ def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
     assert new(before, place.parent) == {f"place/{each}" for each in {"out"} | beside.get(name, set())}
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
+@pytest.mark.parametrize("name", slow(COMMANDS, only=["export"]))
 def test_other_commands_touch_nothing(name, place, fill):
     before = snapshot(place.parent)
     assert runs.run(name, *fill(COMMANDS[name])).code == 0
     assert new(before, place.parent) == ({"place/out.onnx"} if name == "export" else set())
 
 
+@pytest.mark.slow
 def test_merging_touches_nothing_else(place, fill):
     assert runs.run("mask", *fill(METHOD_COMMANDS["mask"]), "--out", "bits", "--quiet").code == 0
     before = snapshot(place.parent)

@@ -52,6 +52,7 @@ def test_everything_else_works_on_a_mask(masked, data):
     assert runs.run("inspect", masked).code == 0
 
 
+@pytest.mark.slow
 def test_a_base_that_has_moved_is_named(base, data, tmp_path):
     shutil.copytree(base, tmp_path / "base")
     assert mask(tmp_path / "base", data, tmp_path / "out" / "masked", "--blocks", "1-", "--quiet").code == 0

@@ -52,6 +52,7 @@ def test_the_result_is_measured_checked_and_asked(packed, data):
     assert runs.run("predict", folder, "the film was good").out.split()[0] in ("no", "yes")
 
 
+@pytest.mark.slow
 def test_people_get_a_few_lines_and_notes_of_what_came_first(base, data, tmp_path):
     done = quantize(base, data, tmp_path / "out", "--weights", "4", "--quiet")
     assert done.code == 0

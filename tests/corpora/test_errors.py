@@ -20,7 +20,11 @@ from tests.corpora.making import ids
     ("name", "content", "message"),
     [
         ("a.txt", b"good\nfine\ncaf\xe9 noir\n", r"a.txt` line 3 is not UTF-8: byte `0xe9` at byte 13 of the file"),
-        ("a.txt", "utf sixteen".encode("utf-16"), r"a.txt` line 1 is not UTF-8: byte `0xff` at byte 0"),
+        (
+            "a.txt",
+            "utf sixteen".encode("utf-16"),
+            r"a.txt` is text in utf-16, not in UTF-8; convert the file, for example with: iconv -f utf-16",
+        ),
         ("a.txt", b" \n\r\n\t\n", r"a.txt` holds no text; give files with at least one document"),
         ("a.txt", b"", r"a.txt` holds no text"),
         ("a.txt", b"\xef\xbb\xbf", r"a.txt` holds no text"),

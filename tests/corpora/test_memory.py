@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.parameters import slow
 
 MEBIBYTE = 2**20
 #: What a run may need beyond what it needs for a small corpus; each corpus below is several times that.
@@ -50,7 +51,7 @@ def run(code: str, folder: Path) -> list[int]:
     return [int(number) for number in done.stdout.split()]
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", slow(WRITERS, but=["json"]))
 def test_reading_takes_the_same_memory_however_large_the_corpus(tmp_path, kind):
     ending, chunk, size = WRITERS[kind]
     before, most, read = run(
@@ -121,6 +122,7 @@ def test_a_hundred_gigabytes_are_opened_and_read_at_any_place(tmp_path):
     before, most, blocks = run(
         """
 from tests.corpora import making
+from tests.parameters import slow
 path = folder / "a.txt"
 with path.open("wb") as file:
     file.write(b"w1 begins\\n")

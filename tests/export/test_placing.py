@@ -6,7 +6,7 @@ import pytest
 
 from slimformer.artifact.ownership import mark
 from slimformer.errors import ArtifactError
-from slimformer.integrations.onnx.exporting import check_place, check_space, data_beside, staged
+from slimformer.integrations.onnx.placing import _publish, check_place, check_space, data_beside, staged
 from tests import runs
 
 #: What an earlier export begins with: the version of the format, and who wrote it.
@@ -53,6 +53,36 @@ def test_what_is_there_stays_until_the_new_one_is_whole(tmp_path):
     assert path.read_bytes() == OLD
 
 
+def test_of_two_exports_to_one_new_file_the_second_is_refused(tmp_path):
+    path = tmp_path / "model.onnx"
+    second = staged(path)
+    draft = second.__enter__()
+    draft.write_bytes(b"second")
+    data_beside(draft).write_bytes(b"of the second")
+    with staged(path) as first:
+        first.write_bytes(b"first")
+    with pytest.raises(ArtifactError, match=r"model.onnx` exists; choose another `--out`"):
+        second.__exit__(None, None, None)
+    assert path.read_bytes() == b"first"
+    assert runs.listing(tmp_path) == {"model.onnx"}
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_file_that_appears_at_the_last_moment_stays(data, tmp_path):
+    """Between the last look at a name and the file that gets it there is nothing: the system refuses."""
+    path = tmp_path / "model.onnx"
+    draft = tmp_path / "draft" / "model.onnx"
+    draft.parent.mkdir()
+    draft.write_bytes(b"second")
+    if data:
+        data_beside(draft).write_bytes(b"of the second")
+    path.write_bytes(b"first")
+    with pytest.raises(ArtifactError, match=r"model.onnx` was written by somebody else meanwhile, so it stays"):
+        _publish(draft, path)
+    assert path.read_bytes() == b"first"
+    assert not data_beside(path).exists()
+
+
 @pytest.mark.parametrize("taken", ["model.onnx", "model.onnx.data"])
 def test_only_an_onnx_file_is_replaced(taken, tmp_path):
     (tmp_path / taken).write_text("mine")
@@ -72,13 +102,22 @@ def test_data_beside_a_file_comes_and_goes_with_it(tmp_path):
         draft.write_bytes(b"graph")
         data_beside(draft).write_bytes(b"weights")
     assert runs.listing(tmp_path) == {"model.onnx", "model.onnx.data"}
-    with staged(path) as draft:
+    path.write_bytes(OLD)
+    with staged(path, overwrite=True) as draft:
         draft.write_bytes(b"all in one")
     assert runs.listing(tmp_path) == {"model.onnx"}
     data_beside(path).write_bytes(b"of somebody else")
     path.unlink()
     with pytest.raises(ArtifactError, match=r"model.onnx.data` exists"):
         check_place(path, overwrite=False)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_nothing_is_taken(overwrite, tmp_path):
+    (tmp_path / "model.onnx").symlink_to(tmp_path / "nowhere.onnx")
+    with pytest.raises(ArtifactError, match=r"model.onnx` (exists|is no ONNX file)"):
+        check_place(tmp_path / "model.onnx", overwrite=overwrite)
+    assert runs.listing(tmp_path) == {"model.onnx"}
 
 
 def test_places_that_cannot_be(tmp_path):

@@ -262,7 +262,7 @@ def _zip(folder: Path) -> Callable[[bytes], None]:
 
     def run(data: bytes) -> None:
         path.write_bytes(data)
-        images._opened_zip.cache_clear()
+        images._zip_handle.cache_clear()
         for split in images.split_folders(path):
             images.read_image_folder(path, split)
 

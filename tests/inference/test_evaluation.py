@@ -105,6 +105,7 @@ def test_images(tmp_path):
     assert len(np.unique(alone.round(4), axis=0)) == 5
 
 
+@pytest.mark.slow
 def test_a_generated_task_is_learnt(tmp_path):
     """The whole way, long enough to see that what is measured is what was trained."""
     base, data = corpus.model_folder(tmp_path / "base"), corpus.data_folder(tmp_path / "data")

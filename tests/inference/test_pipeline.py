@@ -142,6 +142,7 @@ def chunks_of(pipeline, requests, monkeypatch, ahead=None):
     return sizes
 
 
+@pytest.mark.slow
 def test_long_texts_are_answered_few_at_a_time(artifacts, monkeypatch):
     pipeline = open_pipeline(artifacts / "classification", batch_size=8)
     long = "good " * 100_000
@@ -410,6 +411,7 @@ def test_batches_are_sorted_by_length_and_come_back_in_order(artifacts):
     assert found["lengths"].tolist() == [3, 7, 5, 4, 6]
 
 
+@pytest.mark.slow
 def test_inference_does_not_import_training(artifacts, tmp_path):
     """Evaluating and predicting, whole commands, without a line of the training code."""
     code = (

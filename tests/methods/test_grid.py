@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+import transformers as hf
 
 import slimformer
 from slimformer import models
@@ -16,6 +17,7 @@ from slimformer.methods.method import RunOptions
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from tests import corpus, runs
+from tests.parameters import slow
 
 QUICK = {"task": "classification", "max_steps": 24, "batch_size": 16, "quiet": True}
 
@@ -74,12 +76,14 @@ def test_a_finished_grid_is_not_run_again(place, common, grid, monkeypatch):
     assert (again.rates, again.metrics) == (grid.rates, grid.metrics)
 
 
-def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid):
+def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid, monkeypatch):
+    """Which is told from the record alone: nothing is loaded, nor could it be."""
+    monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(TrainingError, match="exists; choose another `--out`"):
         slimformer.finetune(**common, lr_grid="1e-9,1e-2", out=place / "grid", resume=True)
 
 
-@pytest.mark.parametrize("widenings", [0, 2])
+@pytest.mark.parametrize("widenings", slow([0, 2], only=[2]))
 def test_a_grid_whose_best_is_on_the_border_is_widened_so_often_and_no_oftener(common, widenings):
     result = slimformer.finetune(**{**common, "max_steps": 2}, lr_grid="1e-9,1e-8", lr_widenings=widenings)
     assert len(result.rates) <= 2 + widenings
@@ -98,6 +102,7 @@ def test_a_rate_at_which_the_loss_becomes_no_number_is_the_worst_one(common):
         slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="1e29,1e30", clip=0.0)
 
 
+@pytest.mark.slow
 def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(place, common, grid, monkeypatch):
     out, steps = place / "interrupted", []
     step = torch.optim.AdamW.step
@@ -126,6 +131,31 @@ def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(pla
     assert not (place / "interrupted.training").exists()
 
 
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_a_grid_does_not_go_on_with_other_data(split, place, common, tmp_path, monkeypatch):
+    """Neither by training on it, nor by choosing between scores of two dev sets."""
+    data = shutil.copytree(place / "data", tmp_path / "data")
+    settings = {**common, "max_steps": 2, "data": data, "lr_grid": "1e-3,1e-2", "out": tmp_path / "out"}
+    step, steps = torch.optim.AdamW.step, []
+
+    def counted(*arguments, **named):
+        steps.append(1)
+        if len(steps) == 4:  # at the end of the second rate
+            raise KeyboardInterrupt
+        return step(*arguments, **named)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", counted)
+    with pytest.raises(KeyboardInterrupt):
+        slimformer.finetune(**settings)
+    (file,) = data.glob(f"{split}.*")
+    before = file.read_text()
+    file.write_text(before + before.splitlines()[-1] + "\n")
+    with pytest.raises(TrainingError, match="had `data_digest` = "):
+        slimformer.finetune(**settings, resume=True)
+    file.write_text(before)
+    assert slimformer.finetune(**settings, resume=True).rates.keys() >= {"0.001", "0.01"}
+
+
 def test_interrupted_in_the_first_rate_it_leaves_nothing(common, tmp_path, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
@@ -149,6 +179,7 @@ def test_a_metric_of_which_less_is_better(tmp_path):
     assert result.metrics[metric] == result.rates["0.01"]
 
 
+@pytest.mark.slow
 def test_masks_have_it_too_on_the_command_line_and_in_a_file(place, tmp_path):
     flags = ["--model", place / "base", "--task", "classification", "--data", place / "data", "--max-steps", "2"]
     shared = [*flags, "--batch-size", "8", "--blocks", "0-", "--json", "--quiet"]
@@ -162,6 +193,7 @@ def test_masks_have_it_too_on_the_command_line_and_in_a_file(place, tmp_path):
     assert measured == one["metrics"]
 
 
+@pytest.mark.slow
 def test_quantizing_a_bare_base_trains_its_teacher_once(place, common, tmp_path):
     out = tmp_path / "out"
     result = slimformer.quantize(**{**common, "max_steps": 2}, lr_grid="1e-4,1e-3", lr_widenings=0, out=out)

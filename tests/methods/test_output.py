@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from contextlib import ExitStack
 
 import pytest
@@ -32,6 +35,34 @@ def test_a_run_keeps_others_out_while_it_works(place, tmp_path):
                 place.working().__enter__()
     assert not list(tmp_path.iterdir())
     place.check(SETTINGS, RESUME)
+
+
+def no_locks(code: int):
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_no_locks_are_kept_a_run_goes_on_and_says_so(code, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(fcntl, "flock", no_locks(code))
+    place.check(SETTINGS, RunOptions())
+    with place.working() as folder:
+        folder.begin(SETTINGS, resume=False)
+        place.check(SETTINGS, RESUME)
+        place.training.clear()  # nobody can tell whether a run is at work there
+        assert (folder.path / "settings.json").exists()
+    assert not list(tmp_path.iterdir())
+    note = capsys.readouterr().err
+    assert note.startswith("note: locks are not kept where `")
+    assert note.count("\n") == 1
+
+
+def test_a_lock_that_fails_is_not_another_run(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", no_locks(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        place.working().__enter__()
 
 
 def interrupted(place: OutputDirectory) -> None:
@@ -86,6 +117,21 @@ def test_a_folder_of_the_user_is_refused_and_stays(place, tmp_path):
     assert runs.listing(tmp_path) == {"out.training", "out.training/settings.json"}
 
 
+@pytest.mark.parametrize("options", [RESUME, RunOptions()])
+def test_an_unfinished_run_of_an_earlier_version_is_recognised_and_stays(options, place, tmp_path):
+    """It has no mark, and its checkpoints are sealed by sizes, which is not enough any more."""
+    folder = tmp_path / "out.training"
+    (folder / "checkpoint-2").mkdir(parents=True)
+    (folder / "checkpoint-2" / "sealed.json").write_text('{"optimizer.pt": 12}')
+    (folder / "settings.json").write_text('{"data_digest": "00", "lr": 1}')
+    listing = runs.listing(tmp_path)
+    for attempt in (lambda: place.check(SETTINGS, options), place.working().__enter__):
+        with pytest.raises(TrainingError, match=r"an earlier version .* finish it with that version, or remove"):
+            attempt()
+    place.training.clear()
+    assert runs.listing(tmp_path) == listing
+
+
 @pytest.mark.parametrize("target", ["elsewhere", "nowhere"])
 def test_a_link_is_refused_and_not_written_through(target, place, tmp_path):
     (tmp_path / "elsewhere").mkdir()
@@ -119,6 +165,14 @@ def test_notes_of_the_user_outlive_the_run(place, tmp_path):
         folder.begin(SETTINGS, resume=True)
         (folder.path / "checkpoint-1").mkdir()
     assert runs.listing(tmp_path) == {"out.training", "out.training/notes.txt"}
+
+
+def test_the_run_of_another_command_is_not_gone_on_with(place):
+    with place.training.claimed():
+        place.training.begin({"method": "mask", "anneal": 5, **SETTINGS}, resume=False)
+    words = "is one of `slimformer mask`, not of `slimformer finetune`; resume it with that command"
+    with pytest.raises(TrainingError, match=words):
+        place.check({"method": "finetune", **SETTINGS}, RESUME)
 
 
 def test_another_run_is_not_taken_up_and_not_removed(place, tmp_path):

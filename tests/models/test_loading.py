@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 
@@ -212,3 +213,27 @@ def test_an_index_that_leads_out_of_the_folder_is_not_followed(tmp_path):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(CheckpointError, match=r"names the file `\.\./elsewhere\.safetensors`, which is not in its"):
         open_model(folder)
+
+
+def test_what_transformers_says_of_a_config_does_not_reach_the_terminal(tmp_path):
+    folder = classifier(tmp_path / "checkpoint")
+    edit(folder / "config.json", pad_token_id=900)
+    records: list[logging.LogRecord] = []
+    listener = logging.Handler()
+    listener.emit = records.append
+    logger = logging.getLogger("transformers")
+    logger.addHandler(listener)
+    try:
+        assert models.load_config(folder).pad_token_id == 900
+    finally:
+        logger.removeHandler(listener)
+    assert not records
+
+
+def test_a_head_that_calls_its_base_differently_is_no_trained_head_of_another_class(tmp_path):
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "vocab_size": 40}
+    hf.LlamaForQuestionAnswering(hf.LlamaConfig(**sizes, num_hidden_layers=1)).save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no trained head: its weights lack `score\.weight`"):
+        models.load_model(tmp_path, hf.AutoModelForSequenceClassification, whole=True)
+    assert models.load_model(tmp_path, hf.AutoModelForSequenceClassification).score.weight is not None
+    assert type(models.load_model(tmp_path, hf.AutoModel, whole=True)) is hf.LlamaModel

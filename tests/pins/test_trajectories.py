@@ -12,8 +12,12 @@ NEAR = {"rel": 1e-5, "abs": 1e-6}
 #: What a sensitive run keeps to on another processor than the one that recorded it.
 ROUGHLY = {"rel": 0.05, "abs": 0.02}
 REAL = frozenset({"minilm", "minilm-classifier"})
+#: What makes a run long beside a real model: a student per layer of the teacher, of which one is chosen.
+LONG = frozenset({"auto-layer"})
 CASES = [
-    pytest.param(method, name, marks=pytest.mark.slow if REAL & set(map(str, case["settings"].values())) else ())
+    pytest.param(
+        method, name, marks=pytest.mark.slow if REAL & set(map(str, case["settings"].values())) or name in LONG else ()
+    )
     for method in trajectories.METHODS
     for name, case in trajectories.read(method).items()
 ]

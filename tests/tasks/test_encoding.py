@@ -36,11 +36,13 @@ def tokenizer(request):
 @pytest.mark.parametrize("max_length", [5, 12, 40, None])
 def test_texts_and_pairs_as_the_tokenizer_makes_them(tokenizer, side, max_length, monkeypatch):
     monkeypatch.setattr(tokenizer, "truncation_side", side)
+    # The backend keeps all it cuts off, of two texts in every combination: very long ones take their time.
+    encoder, most = TextEncoder(tokenizer), 30 if max_length is None else min(30, 2 * max_length)
     for seed in range(20):
-        first, second = texts(seed), texts(seed + 100)
+        first, second = texts(seed, most=most), texts(seed + 100, most=most)
         for pairs in (None, second):
             expected = tokenizer(first, pairs, truncation=max_length is not None, max_length=max_length)
-            found = TextEncoder(tokenizer).inputs(first, pairs, max_length)
+            found = encoder.inputs(first, pairs, max_length)
             for index, item in enumerate(found):
                 assert list(item) == list(expected)
                 assert {name: array.tolist() for name, array in item.items()} == {

@@ -122,7 +122,7 @@ def test_other_settings_and_forgotten_resume_are_refused(place):
     assert "add `--resume` to go on with it" in refused.stderr
     refused = subprocess.run(command(place, out, "--resume", "--seed", "7"), capture_output=True, text=True)
     assert refused.returncode == 1
-    assert "had `seed` = `0`, not `7`" in refused.stderr
+    assert "had `--seed` = `0`, not `7`" in refused.stderr
     other = corpus.data_folder(place / "data", train=97).parent  # one row more in the same file
     try:
         refused = subprocess.run(command(other, out, "--resume"), capture_output=True, text=True)

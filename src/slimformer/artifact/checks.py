@@ -12,6 +12,7 @@ from slimformer.errors import ArtifactError
 from slimformer.files import JsonError, parse_json, read_limited
 from slimformer.models.names import CONFIG_BYTES
 from slimformer.models.trust import CODE_KEYS, trusted
+from slimformer.models.weights import not_finite
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,11 +88,8 @@ def sum_files(folder: Path) -> dict[str, FileSum]:
     return {name: sum_file(folder / name) for name in list_files(folder) if name != MANIFEST}
 
 
-def check_files(folder: Path, expected: Mapping[str, FileSum], *, hashes: bool = True) -> None:
-    """Compare the files of `folder` with their sums: names first, then sizes, then hashes.
-
-    With `hashes` off, the content is not read.
-    """
+def check_files(folder: Path, expected: Mapping[str, FileSum]) -> None:
+    """Compare the files of `folder` with their sums: names first, then sizes, then hashes."""
     present = set(list_files(folder)) - {MANIFEST}
     for name in sorted(expected.keys() - present):
         raise ArtifactError(f"artifact `{folder}` lacks `{name}`; copy it again")
@@ -105,8 +103,7 @@ def check_files(folder: Path, expected: Mapping[str, FileSum], *, hashes: bool =
                 f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {wanted.bytes:,}; "
                 "copy the artifact again"
             )
-    if hashes:
-        _check_hashes(folder, expected)
+    _check_hashes(folder, expected)
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
@@ -121,14 +118,9 @@ def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
     """Refuse weights of which one is NaN or infinite, wherever it lies."""
-    import torch
-
-    for name, tensor in tensors.items():
-        if not tensor.is_floating_point() or not tensor.numel():
-            continue
-        low, high = torch.aminmax(tensor.detach())  # one pass, nothing is allocated; NaN is passed on
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise ArtifactError(
-                f"`{name}` of {where} holds nan or infinity; it has diverged or was changed, train it again with a "
-                "lower learning rate, or copy it again"
-            )
+    name = not_finite(tensors.items())
+    if name is not None:
+        raise ArtifactError(
+            f"`{name}` of {where} holds nan or infinity; it has diverged or was changed, train it again with a lower "
+            "learning rate, or copy it again"
+        )

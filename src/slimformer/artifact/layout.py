@@ -11,6 +11,7 @@ from slimformer.models.weights import PICKLE_SUFFIXES
 
 CARD = "README.md"
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 MANIFEST = "slimformer.json"
 MASK = "mask.safetensors"
 #: Not `model.safetensors`, which Transformers without slimformer would take for plain weights and leave them random.
@@ -24,17 +25,42 @@ DATA_SUFFIXES = frozenset({".jinja", ".json", ".md", ".safetensors", ".txt"})
 CODE_SUFFIXES = frozenset({".py"})
 #: Files that would make Transformers load something else than the model in this folder.
 DIVERTING_FILES = frozenset({"adapter_config.json"})
+#: What systems and version control leave in folders.
+LITTER = frozenset({".DS_Store", ".directory", ".gitattributes", ".gitignore", "Thumbs.db", "desktop.ini"})
+#: The same of folders, right below that of an artifact.
+LITTER_FOLDERS = frozenset({".cache", ".git", "__MACOSX"})
+#: What the Hub keeps in `.cache` of a folder it has filled: it says when each file was fetched, and is made again.
+HUB_CACHE = "huggingface"
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file is known, by its name, to be left by a system or by version control."""
+    return name in LITTER or name.startswith("._")
+
+
+def list_kept(folder: Path) -> list[str]:
+    """What lies among the litter and is nobody's to remove: a history, and caches that are not the Hub's."""
+    kept = [".git"] if os.path.lexists(folder / ".git") else []
+    cache = folder / ".cache"
+    if cache.is_symlink() or cache.is_file():
+        return [*kept, ".cache"]
+    if cache.is_dir():
+        kept += sorted(f".cache/{path.name}" for path in cache.iterdir() if path.name not in (HUB_CACHE, ".gitignore"))
+    return kept
 
 
 def list_files(folder: Path) -> list[str]:
     """List every file under `folder` by its relative path; refuse kinds an artifact cannot hold.
 
-    A link to a file counts as that file, as in the cache of the Hub. Links to folders, empty folders,
+    What systems, version control and the Hub leave in folders is passed over: nothing of it is ever read. A link to a
+    file counts as that file, as in the cache of the Hub. Links to folders, empty folders,
     pipes and devices are refused, so that nothing in the folder goes unchecked.
     """
     found = []
     for root, folders, files in os.walk(folder, onerror=_unreadable):
         here = Path(root)
+        folders[:] = [name for name in folders if here != folder or name not in LITTER_FOLDERS]
+        files = [name for name in files if not is_litter(name)]
         for name in [*folders, *files]:
             relative = (here / name).relative_to(folder).as_posix()
             if name in files:

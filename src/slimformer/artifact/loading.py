@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import reading
-from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
+from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config, sum_file
 from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
-from slimformer.artifact.probe import Probe, ask, difference
+from slimformer.artifact.probe import Probe, rounding_spec
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError, CheckpointError
@@ -66,8 +66,8 @@ def load(
 
     Args:
         folder: the folder that `save` wrote, or a copy of it.
-        check: compare the SHA-256 of every file before anything is parsed, and the answers with those recorded at
-            saving; off saves reading the files twice.
+        check: compare how inputs are read and what is answered with what was recorded at saving. Without it the sums
+            of all files, and that every weight is there, are checked none the less.
         trust_remote_code: run code that the folder brings or refers to.
         device: where the model goes; the CPU when not given.
         dtype: type of the weights in memory; as saved when not given.
@@ -80,8 +80,8 @@ def load(
     """
     path = as_path(folder)
     with trusting(trust_remote_code):
-        manifest = checked_manifest(path, hashes=check)
-        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, answers=check)
+        manifest = checked_manifest(path)
+        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, check=check)
     if device is not None:
         loaded.model.to(device)  # type: ignore[arg-type]
     return loaded
@@ -105,10 +105,10 @@ def verify(
     return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(_read_probe(path).outputs)), apart)
 
 
-def checked_manifest(folder: Path, *, hashes: bool = True) -> Manifest:
+def checked_manifest(folder: Path) -> Manifest:
     """Read the manifest and check everything that can be checked without parsing weights."""
     manifest = read_manifest(folder)
-    check_files(folder, manifest.files, hashes=hashes)
+    check_files(folder, manifest.files)
     check_configs(folder)
     return manifest
 
@@ -120,7 +120,7 @@ def load_checked(
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
     cast_base: bool = False,
-    answers: bool = True,
+    check: bool = True,
 ) -> tuple[Loaded, float]:
     """Load an artifact whose sums agree, and check whatever can be checked of it.
 
@@ -130,37 +130,40 @@ def load_checked(
         dtype: Type of the weights in memory; as saved when not given.
         base: Where the base of a mask is.
         cast_base: Whether that base may have been cast to 16 bits.
-        answers: Whether the weights must be those saved and answer the probe as recorded.
+        check: Whether it must read inputs and answer the probe as recorded.
 
     Returns:
         What was loaded, and the largest difference to the answers recorded.
     """
+    check_stored(folder, manifest)
+    model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base)
+    check_class(folder, manifest, type(model))
+    loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base), manifest)
+    bytes_each = 2 if cast_base else model.dtype.itemsize
+    return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
+
+
+def check_stored(folder: Path, manifest: Manifest) -> None:
+    """Refuse weights that are not the ones saved, whatever their sums say, and a config that tells another type."""
     _check_weight_files(folder, manifest)
-    if answers:
-        check_fingerprint(folder, manifest)
-    if (dtype_read := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` gives the type `{dtype_read[:40]}`, and the artifact is of "
-            f"`{manifest.model.dtype}`; copy the artifact again"
-        )
-    storage = storage_of(folder)
-    storage.cast_base = cast_base
-    model = load_model(folder, dtype=dtype, base=base, storage=storage)
-    if type(model).__name__ != manifest.model.architecture:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` is for a `{type(model).__name__}`, and the artifact is a "
-            f"`{manifest.model.architecture}`; copy the artifact again"
-        )
-    loaded = Loaded(model, load_processor(folder, base=base, storage=storage), manifest)
-    return loaded, _ask_again(folder, loaded, 2 if cast_base else model.dtype.itemsize) if answers else 0.0
-
-
-def check_fingerprint(folder: Path, manifest: Manifest) -> None:
-    """Refuse weights that are not the ones saved, whatever their sums say."""
     if (weights := fingerprint(folder)) != manifest.model.fingerprint:
         raise ArtifactError(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
+        )
+    if (dtype := str(read_config(folder / CONFIG).get("dtype"))) != manifest.model.dtype:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` gives the type `{dtype[:40]}`, and the artifact is of "
+            f"`{manifest.model.dtype}`; copy the artifact again"
+        )
+
+
+def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
+    """Refuse a model of another class than the manifest tells."""
+    if architecture.__name__ != manifest.model.architecture:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` is for a `{architecture.__name__}`, and the artifact is a "
+            f"`{manifest.model.architecture}`; copy the artifact again"
         )
 
 
@@ -172,29 +175,35 @@ def _check_weight_files(folder: Path, manifest: Manifest) -> None:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
 
 
-def _ask_again(folder: Path, loaded: Loaded, bytes_each: int) -> float:
-    """Compare how an artifact reads and answers with what was recorded at saving; return the largest difference."""
-    if (folder / READING).is_file():  # which earlier versions did not write
-        reading.compare(folder, reading.read(folder, loaded.model.config.id2label, loaded.processor))
-    return check_answers(folder, loaded.model, bytes_each)
-
-
-def check_answers(folder: Path, model: PreTrainedModel, bytes_each: int) -> float:
-    """Refuse a model that does not answer the probe of its folder as recorded; return the largest difference.
+def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
+    """Refuse what does not read inputs and answer the probe as recorded at saving; return the largest difference.
 
     Args:
         folder: The folder.
-        model: What was loaded from it.
+        loaded: What was loaded from it.
         bytes_each: Bytes of a weight, which say how far answers may lie apart.
     """
-    probe = _read_probe(folder)
+    model, probe = loaded.model, _read_probe(folder)
+    if probe.reading is not None and (
+        not (folder / READING).is_file() or sum_file(folder / READING).sha256 != probe.reading
+    ):
+        raise ArtifactError(
+            f"`{READING}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
+            "artifact again"
+        )
+    reading.check(folder, model.config, loaded.processor, loaded.manifest.task)
     relative, absolute = TOLERANCE[bytes_each]
     try:
-        return difference(probe.outputs, ask(model, probe.inputs), relative=relative, absolute=absolute)
+        return probe.check(model, relative=relative, absolute=absolute)
     except ArtifactError as error:
+        hint = "weights, config or the transformers version are not those of the saving"
+        if not probe.unrounded and rounding_spec(model) is not None:
+            hint += (
+                ", or another machine rounds an activation to the next step, which this early artifact does not allow "
+                "for: if you trust it, load it with `--no-check` (`check=False`) and save it again"
+            )
         raise ArtifactError(
-            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; weights, config or "
-            "the transformers version are not those of the saving"
+            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; {hint}"
         ) from error
 
 
@@ -203,6 +212,7 @@ def load_model(
     *,
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
     storage: Storage | None = None,
 ) -> PreTrainedModel:
     """Load the model of a folder; a weight too many, too few, of another shape or not finite is an error.
@@ -211,21 +221,24 @@ def load_model(
         folder: The folder.
         dtype: Type of the weights in memory; as saved when not given.
         base: Where the base of a mask is.
+        cast_base: Whether that base may have been cast to 16 bits.
         storage: How it is stored, where the folder cannot tell yet.
     """
     loader = _loader(folder, read_config(folder / CONFIG))
-    model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base)
+    model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
     check_finite(model.state_dict(), f"`{folder}`")
     return model
 
 
-def load_processor(folder: Path, *, base: str | Path | None = None, storage: Storage | None = None) -> Any:
+def load_processor(
+    folder: Path, *, base: str | Path | None = None, cast_base: bool = False, storage: Storage | None = None
+) -> Any:
     """Load the tokenizer or image processor of a folder, or of its base if it is a mask; None when it has none."""
     import transformers
 
     reader = processor_class([path.name for path in folder.iterdir()])
     if reader is None:
-        return (storage or storage_of(folder)).processor(folder, base)
+        return (storage or storage_of(folder)).processor(folder, base, cast_base=cast_base)
     name, auto = reader
     try:
         with quiet():

@@ -5,6 +5,7 @@ A folder of the same name, a link, a file that somebody put beside ours: whateve
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -12,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.checks import sum_file
-from slimformer.artifact.layout import MANIFEST, list_files
+from slimformer.artifact.layout import MANIFEST, list_files, list_kept
 from slimformer.artifact.manifest import read_manifest
 from slimformer.errors import ArtifactError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: The file by which a folder says that it may be removed; it is the first one made there and the last one removed.
 MARK = ".slimformer"
+#: What a disk says that keeps no locks, such as some network file systems.
+NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 TEXT = "slimformer made this folder for a while and removes it when its work is done.\n"
 
 
@@ -64,9 +67,10 @@ def remove(path: Path) -> None:
 
 
 def lock(folder: Path) -> int | None:
-    """Hold a lock on a folder for as long as this process lives; None where another one holds it, or on Windows.
+    """Hold a lock on a folder for as long as this process lives; None where the system or the disk keeps none.
 
-    The caller closes the handle to let go. The system does it however a process ends.
+    The caller closes the handle to let go. The system does it however a process ends. A lock that another process
+    holds is a `BlockingIOError`.
     """
     if sys.platform == "win32":
         return None
@@ -75,10 +79,20 @@ def lock(folder: Path) -> int | None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
         os.close(handle)
+        if error.errno not in NO_LOCKS:
+            raise
         return None
     return handle
+
+
+def lies_at(handle: int, folder: Path) -> bool:
+    """Whether the folder of a handle is still the one that has its name, and not removed or made anew."""
+    try:
+        return os.path.samestat(os.fstat(handle), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def check_outside(path: Path) -> None:
@@ -91,10 +105,13 @@ def check_outside(path: Path) -> None:
 def check_replaceable(folder: Path) -> None:
     """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
 
+    Files that systems leave everywhere may go with it, and what the Hub notes of a download; a git history may not.
     What is missing of it is no obstacle: nothing can be lost that is not there.
     """
     try:
         saved = read_manifest(folder).files
+        for name in list_kept(folder):
+            raise ArtifactError(f"`{name}` is none of its files; move it away")
         for name in list_files(folder):
             if name != MANIFEST and (name not in saved or sum_file(folder / name) != saved[name]):
                 what = "was changed" if name in saved else "is none of its files"

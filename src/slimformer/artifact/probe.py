@@ -3,17 +3,21 @@
 It is recorded at saving from the reloaded model, on the CPU in float32, and asked again by `load`, `verify` and the
 bank. Sums tell that the files are those that were written; the probe tells that they still mean the same
 model, with this config, under this version of Transformers.
+
+Where a model rounds activations, the last bit of another machine's arithmetic may turn a value to the next step, and
+many others after it. So such a model is asked without rounding too, where a last bit stays one.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, ValidationError, model_validator
 
-from slimformer.artifact.manifest import Record
+from slimformer.artifact.manifest import Record, Sha256
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -73,10 +77,40 @@ class Probe(Record):
 
     inputs: dict[str, ProbeInput]
     outputs: dict[str, ProbeOutput] = Field(min_length=1)
+    #: Its answer with activations left alone where it rounds them, and how it does.
+    unrounded: dict[str, ProbeOutput] = Field(default_factory=dict)
+    rounding: dict[str, JsonValue] | None = None
+    #: Sum of `reading.json`, so that it is not exchanged together with what it tells of.
+    reading: Sha256 | None = None
+
+    @classmethod
+    def record(cls, model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> Probe:
+        """Ask a model; one that rounds activations is asked without rounding too."""
+        rounding = rounding_spec(model)
+        unrounded = {} if rounding is None else ask(model, inputs, rounded=False)
+        return cls(inputs=dict(inputs), outputs=ask(model, inputs), unrounded=unrounded, rounding=rounding)
+
+    def check(self, model: PreTrainedModel, *, relative: float, absolute: float) -> float:
+        """Ask a model the same; raise where it answers otherwise, and return the largest difference.
+
+        Weights are compared by the answers without rounding, and how activations are rounded as it is. Rounded answers
+        may lie apart by twice what rounding changes: each lies about that far from the answer without it.
+        """
+        answer = ask(model, self.inputs)
+        slack = {}
+        if self.unrounded:
+            if (rounding := rounding_spec(model)) != self.rounding:
+                raise ArtifactError(f"activations are rounded by {rounding} where {self.rounding} was recorded")
+            difference(self.unrounded, ask(model, self.inputs, rounded=False), relative=relative, absolute=absolute)
+            for name, output in self.outputs.items():
+                slack[name] = 2 * difference({name: output}, self.unrounded, relative=0, absolute=math.inf)
+        return difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        return f"{json.dumps(self.model_dump(mode='json'), sort_keys=True, separators=(',', ':'))}\n".encode()
+        absent = {name for name in ("unrounded", "rounding", "reading") if not getattr(self, name)}
+        content = self.model_dump(mode="json", exclude=absent)
+        return f"{json.dumps(content, sort_keys=True, separators=(',', ':'))}\n".encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> Probe:
@@ -130,16 +164,18 @@ def given_batch(batch: Mapping[str, Tensor]) -> dict[str, ProbeInput]:
     return inputs
 
 
-def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutput]:
+def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bool = True) -> dict[str, ProbeOutput]:
     """Run the batch through `model` in eval mode and sample every output; the model is left as it was."""
     import torch
+
+    from slimformer.views.rounding import unrounded
 
     training = [module for module in model.modules() if module.training]
     batch = {name: _place(recorded.tensor(), model) for name, recorded in inputs.items()}
     model.eval()
     try:
         # Seeded for the few models that draw numbers in eval mode too.
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), nullcontext() if rounded else unrounded(model):
             torch.manual_seed(0)
             answer: Any = model(**batch, output_hidden_states=True, return_dict=True)
     except Exception as error:
@@ -154,12 +190,25 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, P
     return {name: sampled(name, tensor) for name, tensor in _float_outputs(answer).items()}
 
 
+def rounding_spec(model: PreTrainedModel) -> dict[str, Any] | None:
+    """How a model rounds activations; None where it does not."""
+    from slimformer.views import rounding_of
+
+    rounding = rounding_of(model) if getattr(model, "is_quantized", False) else None
+    return None if rounding is None else rounding.spec()
+
+
 def difference(
-    expected: Mapping[str, ProbeOutput], found: Mapping[str, ProbeOutput], *, relative: float, absolute: float
+    expected: Mapping[str, ProbeOutput],
+    found: Mapping[str, ProbeOutput],
+    *,
+    relative: float,
+    absolute: float,
+    slack: Mapping[str, float] | None = None,
 ) -> float:
     """Return the largest difference of two answers; raise when it exceeds the tolerance.
 
-    Allowed is `absolute` plus `relative` times the largest expected value of that output.
+    Allowed is `absolute` plus `relative` times the largest expected value of that output, and its `slack`, if any.
     """
     worst = 0.0
     for name, wanted in expected.items():
@@ -168,7 +217,7 @@ def difference(
             seen = "is missing" if got is None else f"has shape {got.shape}"
             raise ArtifactError(f"output `{name}` {seen} where shape {wanted.shape} was recorded at saving")
         scale = max((abs(value) for value in wanted.values), default=0.0)
-        allowed = absolute + relative * scale
+        allowed = absolute + relative * scale + (slack or {}).get(name, 0.0)
         for value, now in zip(wanted.values, got.values, strict=True):
             apart = abs(value - now)
             # Written so that nan, which compares with nothing, is never within what is allowed.

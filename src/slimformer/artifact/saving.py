@@ -100,9 +100,10 @@ def save(
         _check_kinds(stage, processor)
         drop_code(stage)
         _open_to_readers(stage)
-        recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory))
-        (stage / PROBE).write_bytes(recorded.to_bytes())
+        recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory), task)
         (stage / READING).write_text(f"{read.model_dump_json(exclude_defaults=True)}\n", encoding="utf-8")
+        bound = recorded.model_copy(update={"reading": sum_file(stage / READING).sha256})
+        (stage / PROBE).write_bytes(bound.to_bytes())
         record = ModelRecord(
             architecture=type(transformer).__name__,
             parameters=count(transformer),
@@ -225,22 +226,27 @@ def _open_to_readers(stage: Path) -> None:
 
 
 def _read_back(
-    stage: Path, storage: Storage, model: PreTrainedModel, in_memory: Probe
+    stage: Path,
+    storage: Storage,
+    model: PreTrainedModel,
+    in_memory: Probe,
+    task: TaskRecord | Mapping[str, Any] | None,
 ) -> tuple[Probe, reading.Reading]:
     """Load what was written, ask it the same, and return its answer, given in float32 on the CPU, and how it reads."""
     tolerance = MEMORY_TOLERANCE[model.dtype.itemsize]
     try:
         processor = load_processor(stage, storage=storage)
         reloaded = load_model(stage, dtype="float32", storage=storage)
-        answer = ask(reloaded, in_memory.inputs)
-        difference(answer, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
+        probe = Probe.record(reloaded, in_memory.inputs)
+        difference(probe.outputs, in_memory.outputs, relative=tolerance, absolute=tolerance / 10)
     except ArtifactError as error:
         reason = error.reason.replace(f" of `{stage}`", "")
         raise ArtifactError(
             f"the saved `{type(model).__name__}` is not the one in memory: {reason}; "
             "nothing was written, look for weights that `save_pretrained` leaves out"
         ) from error
-    return Probe(inputs=in_memory.inputs, outputs=answer), reading.read(stage, reloaded.config.id2label, processor)
+    record = None if task is None else TaskRecord.model_validate(task if isinstance(task, TaskRecord) else dict(task))
+    return probe, reading.read(stage, reloaded.config, processor, record)
 
 
 def _write_manifest(stage: Path, content: dict[str, Any]) -> Manifest:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MANIFEST
-from slimformer.artifact.ownership import check_outside, check_replaceable, lock, mark, remove_own
+from slimformer.artifact.ownership import check_outside, check_replaceable, lies_at, lock, mark, remove_own
 from slimformer.errors import ArtifactError, SlimformerError
 from slimformer.files import as_path
 
@@ -60,11 +60,8 @@ def hidden_folder(target: Path) -> Iterator[Path]:
     What killed processes left of such folders goes first.
     """
     remove_leftovers(target)
-    place = target.with_name(_hidden_name(target))
-    handle = None
+    place, handle = _hide(target)
     try:
-        place.mkdir()
-        handle = lock(place)
         mark(place)
         stage = place / "stage"
         stage.mkdir()
@@ -76,13 +73,36 @@ def hidden_folder(target: Path) -> Iterator[Path]:
             os.close(handle)
 
 
+def _hide(target: Path) -> tuple[Path, int | None]:
+    """Make a hidden folder and hold it; until it is held, another process may take it for a leftover."""
+    while True:
+        place = target.with_name(_hidden_name(target))
+        place.mkdir()
+        try:
+            handle = lock(place)
+        except (BlockingIOError, FileNotFoundError):
+            continue
+        except OSError:
+            place.rmdir()
+            raise
+        if handle is None or lies_at(handle, place):
+            return place, handle
+        os.close(handle)
+
+
 def remove_leftovers(target: Path) -> None:
-    """Remove the hidden folders of killed processes beside `target`; one that is at work holds a lock on its own."""
+    """Remove the hidden folders of killed processes beside `target`; one that is at work holds a lock on its own.
+
+    Where no locks are kept, nobody can tell which ones these are, and all of them stay.
+    """
     for path in _leftovers(target, "tmp"):
-        handle = lock(path)
-        if handle is not None:
-            remove_own(path)
-            os.close(handle)
+        with suppress(OSError):  # it is held, gone or somebody else's
+            handle = lock(path)
+            if handle is not None:
+                try:
+                    remove_own(path)
+                finally:
+                    os.close(handle)
 
 
 def try_place(target: Path) -> None:
@@ -90,7 +110,8 @@ def try_place(target: Path) -> None:
     there = next(parent for parent in target.absolute().parents if parent.exists())
     trial = there / _hidden_name(target)
     trial.mkdir()
-    trial.rmdir()
+    with suppress(FileNotFoundError):  # another process has taken it for a leftover
+        trial.rmdir()
 
 
 def _hidden_name(target: Path) -> str:

@@ -13,7 +13,7 @@ from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.artifact.storage.merging import merge
 from slimformer.bank.prediction import predict
-from slimformer.bank.sharing import SharedBase, apart
+from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
@@ -38,14 +38,16 @@ class MaskBank:
 
     The bank may be used from several threads: `add` and `remove` take effect between two lookups, and a call that has
     its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the memory of
-    the base, so it is for inference only, and its weights must not be changed in place. It may be cast, moved and
-    saved: the base stays as it is, and what is saved are the masked weights.
+    the base, so it is for inference only, and its weights must not be changed in place: whatever is asked of the bank
+    afterwards is refused. It may be cast, moved and saved: the base stays as it is, and what is saved are the masked
+    weights.
 
     Args:
         base: The base: an alias, a folder or a Hub name; by default that of the first mask added.
         memory_limit: Bytes that masked weights may take beside the base; 0 to make them on the fly.
         device: Where the base goes; the CPU when not given.
         cast_base: Whether the base may be that of the masks cast to 16 bits, which changes answers a little.
+        check: Whether masks must answer as recorded at saving; their sums are compared in any case.
 
     Example:
         >>> bank = MaskBank("minilm")
@@ -61,13 +63,15 @@ class MaskBank:
         memory_limit: int = 0,
         device: str | torch.device | None = None,
         cast_base: bool = False,
+        check: bool = True,
     ) -> None:
         self.memory_limit = memory_limit
         self.device = torch.device(device or "cpu")
         self.cast_base = cast_base
+        self.check = check
         self.current: str | None = None
         self._tasks: dict[str, BankTask] = {}
-        self._ready: OrderedDict[str, PreTrainedModel] = OrderedDict()
+        self._ready: OrderedDict[str, Sealed] = OrderedDict()
         self._lock = threading.RLock()
         self._base: SharedBase | None = None
         if base is not None:
@@ -87,7 +91,9 @@ class MaskBank:
             if self._base is None:
                 self._load_base(find_base(MaskFile.read(path / MASK), path, cast=self.cast_base))
         assert self._base is not None
-        task = BankTask.read(path, self._base, self.source, self._processors, cast_base=self.cast_base)
+        task = BankTask.read(
+            path, self._base, self.source, self._processors, cast_base=self.cast_base, check=self.check
+        )
         with self._lock:
             self._refuse_known(name)  # another thread may have been faster
             self._tasks[name] = task
@@ -105,17 +111,17 @@ class MaskBank:
         """Make a task the current one and return its model, ready to run."""
         with self._lock:
             task = self._task(name)
-            model = self._ready.get(name)
-        if model is None:
-            model = task.materialise() if task.masked_bytes <= self.memory_limit else task.lazy()
+            ready = self._ready.get(name)
+        if ready is None:
+            ready = Sealed(task.materialise() if task.masked_bytes <= self.memory_limit else task.lazy())
+        # Another one for each caller, who may cast or move it.
+        own: PreTrainedModel = apart(ready.model)
         with self._lock:
             self.current = name
             if self._tasks.get(name) is task and task.masked_bytes <= self.memory_limit:
-                self._ready[name] = model
+                self._ready[name] = ready
                 self._ready.move_to_end(name)
                 self._evict()
-        # Another one for each caller, who may cast or move it.
-        own: PreTrainedModel = apart(model)
         return own
 
     def predict(self, requests: Mapping[str, Sequence[Any]], batch_size: int = 32) -> dict[str, list[Any]]:
@@ -138,7 +144,7 @@ class MaskBank:
         """Write the model of a task as a plain checkpoint."""
         with self._lock:
             folder = self._task(name).folder
-        return merge(folder, out, base=self.source, overwrite=overwrite, cast_base=self.cast_base)
+        return merge(folder, out, base=self.source, overwrite=overwrite, cast_base=self.cast_base, check=self.check)
 
     def memory(self) -> dict[str, int]:
         """Bytes held: `base`, the packed `masks` and `heads` of all tasks, and masked `weights` kept ready."""
@@ -154,7 +160,7 @@ class MaskBank:
     def _answer(self, requests: Mapping[str, Sequence[Any]], batch_size: int, *, raw: bool) -> dict[str, list[Any]]:
         with self._lock:
             tasks = {name: self._task(name) for name in requests}
-            ready = {name: self._ready[name] for name in requests if name in self._ready}
+            ready = {name: self._ready[name].model for name in requests if name in self._ready}
         assert self._base is not None or not requests
         return predict(self._base, tasks, ready, requests, batch_size, raw=raw) if self._base is not None else {}
 
@@ -170,7 +176,7 @@ class MaskBank:
 
     def _load_base(self, base: str | Path) -> None:
         self.source = str(base)
-        model: nn.Module = open_model(base, processor=False, dtype="float32").model
+        model: nn.Module = open_model(base, processor=False, dtype="float32", check=self.check).model
         self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from slimformer.errors import ArtifactError
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
@@ -66,6 +67,35 @@ class SharedBase:
         return built
 
 
+class Sealed:
+    """A model whose tensors are shared, and whether one of them was changed in place since.
+
+    PyTorch counts the changes of a memory through whichever tensor they are made; only what is written through `.data`
+    goes uncounted.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._model = model
+        # Tensors made in inference mode are not counted, and cannot be changed outside of it.
+        self._versions = [
+            (name, tensor, tensor._version) for name, tensor in _tensors(model).items() if not tensor.is_inference()
+        ]
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model, if it is as it was."""
+        for name, tensor, version in self._versions:
+            if tensor._version != version:
+                raise ArtifactError(
+                    f"`{name}`, which models of the bank share, was changed in place, and answers with it; make the "
+                    "bank anew, and change nothing but a `copy.deepcopy` of what `use` returns"
+                )
+        return self._model
+
+
 def apart(model: nn.Module) -> Any:
     """A copy that shares the memory of every tensor and has parameters of its own: casting it casts no other model."""
     copied: nn.Module = clone(model)
@@ -73,7 +103,7 @@ def apart(model: nn.Module) -> Any:
     for module in copied.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
-                own = parameters.setdefault(id(parameter), nn.Parameter(parameter.data, requires_grad=False))
+                own = parameters.setdefault(id(parameter), nn.Parameter(parameter.detach(), requires_grad=False))
                 module._parameters[name] = own
     return copied
 

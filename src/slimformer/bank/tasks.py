@@ -13,19 +13,22 @@ from slimformer import models
 from slimformer.artifact.checks import check_finite
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import (
+    Loaded,
     architecture_of,
-    check_answers,
-    check_fingerprint,
+    check_class,
+    check_recorded,
+    check_stored,
     checked_manifest,
     load_processor,
 )
 from slimformer.artifact.storage.mask import check_shapes, narrow
-from slimformer.artifact.storage.mask_base import base_processor, find_base, full_size
+from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.bank.sharing import SharedBase, put, showing
+from slimformer.bank.sharing import Sealed, SharedBase, put, showing
 from slimformer.errors import ArtifactError
 from slimformer.formats.drawn import draw
 from slimformer.inference.codec import TaskCodec
+from slimformer.models.loading import processor_class
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class BankTask:
     Args:
         folder: Where its mask lies.
         file: The mask.
-        skeleton: The model with its own tensors in place and the base's, not masked yet, in all others.
+        sealed: The model with its own tensors in place and the base's, not masked yet, in all others.
         inside: Names of the weights of the base that are masked when they are needed.
         own_bytes: What the tensors take that are not the base's.
         codec: How it is asked and answers; None where the artifact does not say what its task is.
@@ -50,7 +53,7 @@ class BankTask:
 
     folder: Path
     file: MaskFile
-    skeleton: PreTrainedModel
+    sealed: Sealed
     inside: tuple[str, ...]
     own_bytes: int
     codec: TaskCodec | None
@@ -58,7 +61,7 @@ class BankTask:
 
     @classmethod
     def read(
-        cls, folder: Path, base: SharedBase, source: str, processors: dict[str, Any], *, cast_base: bool
+        cls, folder: Path, base: SharedBase, source: str, processors: dict[str, Any], *, cast_base: bool, check: bool
     ) -> BankTask:
         """Read the mask of a folder for a base; one for another base is refused.
 
@@ -68,28 +71,39 @@ class BankTask:
             source: Where the base is.
             processors: The base's own tokenizer, once it is loaded, for all tasks.
             cast_base: Whether the base may be that of the mask cast to 16 bits.
+            check: Whether the mask must read inputs and answer as recorded at saving.
         """
         manifest = checked_manifest(folder)
-        check_fingerprint(folder, manifest)
+        check_stored(folder, manifest)
         file = MaskFile.read(folder / MASK)
         find_base(file, folder, source, cast=cast_base)
         config = models.load_config(folder)
-        model = base.under(architecture_of(folder), full_size(config, models.load_config(source)))
+        architecture = architecture_of(folder)
+        check_class(folder, manifest, architecture)
+        model = base.under(architecture, full_size(config, models.load_config(source)))
         narrow(model, file.kept, str(folder))
         check_shapes(file, model, str(folder))
         check_finite(file.whole, f"`{folder}`")
         file = file.laid_out()
         inside = _fill(model, file, folder)
-        shares = bool(file.base.processor)
+        shares = bool(file.base.processor) and processor_class([path.name for path in folder.iterdir()]) is None
+        if shares:
+            check_processor(file.base, source)
         if shares and not processors:
-            processors["base"] = base_processor(file.base, source)
+            processors["base"] = models.load_processor(source)
         processor = processors["base"] if shares else load_processor(folder)
         codec = None if manifest.task is None else TaskCodec.of_record(manifest.task, processor, config)
-        task = cls(folder, file, model, inside, base.lacks(model), codec, shares)
+        task = cls(folder, file, Sealed(model), inside, base.lacks(model), codec, shares)
         # Another device, like a cast base, computes a little differently than the recording did.
         exact = not cast_base and model.device.type == "cpu"
-        check_answers(folder, task.lazy(), 4 if exact else 2)
+        if check:
+            check_recorded(folder, Loaded(task.lazy(), processor, manifest), 4 if exact else 2)
         return task
+
+    @property
+    def skeleton(self) -> PreTrainedModel:
+        """The model below its masks; refused where a tensor of it was changed in place."""
+        return self.sealed.model
 
     @property
     def mask_bytes(self) -> int:
@@ -102,25 +116,26 @@ class BankTask:
         state = self.skeleton.state_dict()
         return sum(state[name].numel() * state[name].element_size() for name in self.inside)
 
-    @property
+    @cached_property
     def prefix(self) -> str:
         """What stands before the names of the base's weights in this model."""
         return f"{self.skeleton.base_model_prefix}."
 
     def lazy(self) -> PreTrainedModel:
         """The task's model, with nothing of its own but the head: it masks each weight while it runs."""
-        layers = {}
+        layers, skeleton = {}, self.skeleton
         for name in self.inside:
             path = name.removesuffix(".weight")
             masked = partial(_masked, file=self.file, name=name)
-            layers[path] = showing(self.skeleton.get_submodule(path), masked)
-        model: PreTrainedModel = clone(self.skeleton, layers)
+            layers[path] = showing(skeleton.get_submodule(path), masked)
+        model: PreTrainedModel = clone(skeleton, layers)
         return model
 
     def materialise(self) -> PreTrainedModel:
         """The task's model, with masked weights of its own and all other tensors shared."""
-        model: PreTrainedModel = clone(self.skeleton)
-        state = self.skeleton.state_dict()
+        skeleton = self.skeleton
+        model: PreTrainedModel = clone(skeleton)
+        state = skeleton.state_dict()
         for name in self.inside:
             put(model, name, state[name] * self.file.mask(name).to(state[name].device))
         return model

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
 
-from slimformer.cli.output import Json, human_bytes, print_json, print_table
+from cyclopts import Parameter
+
+from slimformer.cli.output import Json, LoadFlags, human_bytes, print_json, print_table
 from slimformer.config import MOST
 from slimformer.errors import UsageError
+
+#: A day: more for one shape is a slip of the hand.
+MOST_SECONDS = 86_400
 
 
 def bench_models(
@@ -17,7 +22,7 @@ def bench_models(
     threads: int | None = None,
     seconds: float = 2.0,
     device: str | None = None,
-    base: str | None = None,
+    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     as_json: Json = False,
 ) -> None:
     """Measure size, memory, latency and throughput of models on this machine, on random inputs.
@@ -29,16 +34,16 @@ def bench_models(
         threads: CPU threads; by default what PyTorch chooses.
         seconds: Time to spend on each shape.
         device: Where to run, such as `cuda`; by default the CPU.
-        base: Where the base of masks is now, if it has moved.
     """
     from slimformer.inference.bench import bench
 
     if not models:
         raise UsageError("no model given; name at least one artifact, folder, Hub name or alias")
-    if not 0 <= seconds < math.inf:
-        raise UsageError(f"`--seconds` is `{seconds}`; give 0 or more")
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise UsageError(f"`--seconds` is `{seconds}`; give 0 to {MOST_SECONDS}")
     shapes = [(size, tokens) for size in _numbers("batch", batch) for tokens in _numbers("length", length)]
-    results = [bench(model, shapes, threads=threads, seconds=seconds, device=device, base=base) for model in models]
+    timing: dict[str, Any] = {"threads": threads, "seconds": seconds, "device": device}
+    results = [bench(model, shapes, **timing, **asdict(flags)) for model in models]
     if as_json:
         print_json({"models": results})
     else:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import ConfigFile, Json, Quiet, print_json, print_line, print_notes
+from slimformer.cli.output import ConfigFile, Json, LoadFlags, Quiet, print_json, print_line, print_notes
 from slimformer.tasks.options import TaskOptions
 
 
@@ -16,7 +17,7 @@ def evaluate_model(
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     split: str = "dev",
     batch_size: int = 32,
-    base: str | None = None,
+    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -27,11 +28,10 @@ def evaluate_model(
         artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task.
         split: Which split: train, dev or test.
         batch_size: Items per forward; changes speed and memory only.
-        base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.inference.evaluation import evaluate_on_task
 
-    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size, base)
+    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size, **asdict(flags))
     if not quiet:
         print_notes(result["notes"])
     if as_json:

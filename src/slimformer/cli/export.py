@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, print_line
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from slimformer.cli.output import Json, LoadFlags, Overwrite, human_bytes, print_json, print_line
 from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers
 
 
@@ -12,7 +17,7 @@ def export_model(
     out: str,
     numbers: Numbers | None = None,
     length: int | None = None,
-    base: str | None = None,
+    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -24,11 +29,10 @@ def export_model(
         numbers: What matrices are stored in: float, int8, or ternary or packed as the model was quantized; by default
             packed where it was, and float where it was not.
         length: Tokens of the longest text the two are compared on; the file takes any length.
-        base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.integrations.onnx import to_onnx
 
-    result = to_onnx(model, out, numbers=numbers, length=length, base=base, overwrite=overwrite)
+    result = to_onnx(model, out, numbers=numbers, length=length, overwrite=overwrite, **asdict(flags))
     if as_json:
         print_json({"model": model, **result.as_dict()})
     else:

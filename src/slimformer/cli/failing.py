@@ -14,6 +14,13 @@ from slimformer.errors import ConfigError, PathError, presentable
 if TYPE_CHECKING:
     from cyclopts import CycloptsError
 
+#: Settings that a command takes and no config has.
+OTHER_FLAGS = frozenset({"length", "numbers"})
+#: A word in backquotes that may be a setting: not what one is set to, nor what is learned.
+SINGLE_WORD = re.compile(r"(?<!is )(?<!` )(?<!= )(?<!term )(?<!learn )(?<!add )`([a-z]+[0-9]*)`")
+#: Such a word where it is a setting for sure: a value follows.
+COMPARED = re.compile(r"`([a-z]+[0-9]*)`(?= = `)")
+
 
 def fail(error: Exception, code: int, debug: bool, *, hint: str = "", by_flags: bool = False) -> NoReturn:
     """Write a line about an error and exit.
@@ -29,7 +36,9 @@ def fail(error: Exception, code: int, debug: bool, *, hint: str = "", by_flags: 
         raise error
     message = " ".join(presentable(str(error)).split())
     message = message if message.endswith("...") else message.rstrip(".")
-    sys.stderr.write(f"error: {_with_flags(message) if by_flags else message}{hint}\n")
+    if by_flags:
+        message = _with_flags(message, single=isinstance(error, ConfigError))
+    sys.stderr.write(f"error: {message}{hint}\n")
     sys.exit(code)
 
 
@@ -62,11 +71,16 @@ def in_our_words(error: CycloptsError) -> Exception:
     return ConfigError(_with_flags(explain(cause, Config, flags=True)))
 
 
-def _with_flags(message: str) -> str:
-    """A message in which `max_length` is called `--max-length`."""
+def _with_flags(message: str, *, single: bool = True) -> str:
+    """A message in which `max_length` is called `--max-length`.
+
+    Args:
+        message: The message.
+        single: Whether settings of one word are meant too; where a message is of data, `label` may be a column.
+    """
     from slimformer.config import Config
 
-    known, kinds = set(), [Config]
+    known, kinds = set(OTHER_FLAGS), [Config]
     while kinds:
         kind = kinds.pop()
         known |= set(kind.model_fields)
@@ -76,4 +90,5 @@ def _with_flags(message: str) -> str:
         return f"`--{found[1].replace('_', '-')}`" if found[1] in known else found[0]
 
     message = message.replace("overwrite=True", "`--overwrite`")
+    message = (SINGLE_WORD if single else COMPARED).sub(as_flag, message)
     return re.sub(r"`?(?<![\w/.-])([a-z]+(?:_[a-z]+)+)(?![\w/.-])`?", as_flag, message)

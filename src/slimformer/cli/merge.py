@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from slimformer.cli.methods import command_line
-from slimformer.cli.output import Json, Overwrite, human_bytes, print_json, print_line
+from slimformer.cli.output import Json, LoadFlags, Overwrite, human_bytes, print_json, print_line
 
 
 def merge_mask(
     artifact: str,
     *,
     out: str,
-    base: str | None = None,
-    cast_base: bool = False,
+    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -22,12 +24,10 @@ def merge_mask(
     Args:
         artifact: The folder of the mask.
         out: Folder for the checkpoint; it must not exist yet.
-        base: The base, if it is not where it was when the mask was made.
-        cast_base: Take a base that was cast to 16 bits since; answers change a little.
     """
     from slimformer.artifact import merge
 
-    manifest = merge(artifact, out, base=base, overwrite=overwrite, command=command_line(), cast_base=cast_base)
+    manifest = merge(artifact, out, overwrite=overwrite, command=command_line(), **asdict(flags))
     size = sum(sums.bytes for name, sums in manifest.files.items() if name.endswith(".safetensors"))
     result: dict[str, Any] = {
         "artifact": artifact,

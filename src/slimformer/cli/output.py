@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,6 +70,37 @@ def human_bytes(count: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.2f} GiB"
+
+
+@dataclass(frozen=True)
+class BaseFlags:
+    """The flags of every command that may need the base of a mask."""
+
+    base: Annotated[str | None, Parameter(name="--base", help="Where the base of a mask is now, if it has moved.")] = (
+        None
+    )
+    cast_base: Annotated[
+        bool,
+        Parameter(
+            name="--cast-base",
+            negative="",
+            help="Take a base that was cast to 16 bits since; answers change a little.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class LoadFlags(BaseFlags):
+    """The flags of every command that loads a model to use it; each is an argument of the function it calls."""
+
+    check: Annotated[
+        bool,
+        Parameter(
+            name="--check",
+            help="Compare answers with those recorded at saving; `--no-check` skips this and nothing else, sums are "
+            "always compared.",
+        ),
+    ] = True
 
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]

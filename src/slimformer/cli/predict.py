@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from slimformer.cli.output import LoadFlags
 from slimformer.errors import DataError, UsageError, presentable, visible
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def predict_requests(
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     task: str | None = None,
-    base: str | None = None,
+    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     as_json: JsonLines = False,
 ) -> None:
     """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.
@@ -42,7 +44,6 @@ def predict_requests(
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most; 64 by default.
         task: What the model is to do instead of what it was made for, such as `retrieval` for vectors.
-        base: Where the base of a mask is now, if it has moved.
     """
     from slimformer.inference.pipeline import open_pipeline
     from slimformer.inference.requests import STDIN, given_requests, open_requests
@@ -55,7 +56,7 @@ def predict_requests(
         pipeline = open_pipeline(
             artifact,
             task=task,
-            base=base,
+            **asdict(flags),
             max_length=max_length,
             max_new_tokens=max_new_tokens,
             batch_size=batch_size,

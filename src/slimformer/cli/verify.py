@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from slimformer.cli.output import Json, print_json, print_line
+from dataclasses import asdict
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from slimformer.cli.output import BaseFlags, Json, print_json, print_line
 
 
-def verify_artifact(artifact: str, *, base: str | None = None, cast_base: bool = False, as_json: Json = False) -> None:
+def verify_artifact(
+    artifact: str,
+    *,
+    flags: Annotated[BaseFlags, Parameter(name="*")] = BaseFlags(),  # noqa: B008 (frozen)
+    as_json: Json = False,
+) -> None:
     """Check that an artifact is whole: every byte, and that it still gives the outputs recorded at saving.
 
     Args:
         artifact: The folder to check.
-        base: Where the base of a mask is now, if it has moved.
-        cast_base: Take a base that was cast to 16 bits since; answers change a little.
     """
     from slimformer.artifact import verify
 
-    report = verify(artifact, base=base, cast_base=cast_base)
+    report = verify(artifact, **asdict(flags))
     if as_json:
         print_json(
             {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import zipfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from slimformer.files import as_path, open_file
 from slimformer.tasks.features import StackingCollator, TensorCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.readers.idx import ImageArray, read_idx_array
-from slimformer.tasks.readers.images import IMAGE_SUFFIXES, ImageFile
+from slimformer.tasks.readers.images import IMAGE_SUFFIXES, ImageFile, is_image_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,7 +160,7 @@ def _members(path: Path) -> list[str]:
             names = packed.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(f"`{path}` is not a zip file that can be read: {error}; copy it again") from error
-    return sorted(name for name in names if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(name for name in names if is_image_name(name))
 
 
 def _is_idx(path: Path) -> bool:

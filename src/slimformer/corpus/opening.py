@@ -9,10 +9,10 @@ from slimformer.corpus.corpus import BUFFER, Corpus
 from slimformer.corpus.delimited import open_csv, open_tsv
 from slimformer.corpus.images import open_images
 from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_json, open_json_lines, open_text
-from slimformer.corpus.source import Source, SourceFile, refuse, size_of, visible_files
+from slimformer.corpus.source import Source, SourceFile, opened, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
-from slimformer.files import as_path
+from slimformer.files import START, as_path, why_no_text
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         )
     if not size_of(path):
         return
+    if kind != ".parquet":
+        _check_text(path)
     if kind == ".parquet":
         yield open_parquet(file, text_column, step)
     elif kind == ".csv":
@@ -82,6 +84,13 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         yield open_json_lines(file, text_column, step)
     else:
         yield open_text(file, documents, step)
+
+
+def _check_text(path: Path) -> None:
+    with opened(path) as stream:
+        reason = why_no_text(stream.read(START))
+    if reason is not None:
+        raise DataError(f"`{path}` {reason}")
 
 
 def _is_packed_text(file: Path) -> bool:

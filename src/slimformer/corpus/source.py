@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from slimformer.errors import DataError, visible
-from slimformer.files import open_file
+from slimformer.files import conversion, open_file
 from slimformer.tasks.columns import IDS, TEXTS, listed_columns
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def decode(content: bytes, file: str, on_fault: OnFault, *, byte: int | None = N
         at = None if byte is None else byte + error.start
         place = "" if at is None else f" at byte {at} of the file"
         what = f"is not UTF-8: byte `0x{content[error.start]:02x}`{place}"
-        on_fault(Fault(file, what, "convert the file, for example with: iconv -f latin1 -t utf-8", at, row))
+        on_fault(Fault(file, what, conversion("latin1"), at, row))
         return content.decode(errors="replace")
 
 
@@ -195,6 +195,6 @@ def visible_files(folder: Path) -> list[Path]:
     """Every file below a folder, in order, without those that are hidden."""
     found: list[Path] = []
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name != "__MACOSX"]
         found += [Path(place, name) for name in names if not name.startswith(".")]
     return sorted(found)

@@ -58,7 +58,9 @@ def bench(
     seconds: float = 2.0,
     warm_up: int = 3,
     device: str | None = None,
-    base: str | None = None,
+    base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
 ) -> dict[str, Any]:
     """Measure a model on random inputs.
 
@@ -70,6 +72,8 @@ def bench(
         warm_up: Runs before the clock starts.
         device: Where to run; the CPU when not given.
         base: Where the base of a mask is; where it was at saving when not given.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
 
     Returns:
         `bytes` on disk, `parameters`, `peak_memory_bytes` the process grew by while loading and running,
@@ -83,7 +87,8 @@ def bench(
     try:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
-            loaded = _place(open_model(model, base=base, processor=False).model, device or "cpu")
+            opened = open_model(model, base=base, cast_base=cast_base, check=check, processor=False)
+            loaded = _place(opened.model, device or "cpu")
             shapes = _possible(loaded, shapes)
             timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {

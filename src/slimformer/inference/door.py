@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from slimformer.artifact import Manifest, TaskRecord
+    from slimformer.artifact import Loaded, Manifest, TaskRecord
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,15 @@ def is_artifact(name: str | Path) -> bool:
     return os.path.lexists(as_path(name) / MANIFEST)
 
 
-def look_up(name: str | Path, *, hashes: bool = True) -> Source:
+def look_up(name: str | Path) -> Source:
     """Say what a name stands for.
 
     Refused are an artifact that was changed since it was saved, and a checkpoint whose weights are no safetensors.
 
     Args:
         name: An alias, a folder, a Hub name or an artifact.
-        hashes: Compare the SHA-256 of an artifact's files, not only their names and sizes.
     """
-    manifest = checked_manifest(as_path(name), hashes=hashes) if is_artifact(name) else None
+    manifest = checked_manifest(as_path(name)) if is_artifact(name) else None
     source = Source(str(name), models.load_config(name), manifest)
     if manifest is None:
         models.check_weights(name, models.stored_class(source.config, source.name))
@@ -109,6 +108,8 @@ def open_model(
     *,
     model_class: Any = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
     processor: bool = True,
     dtype: str | None = None,
     trust_remote_code: bool = False,
@@ -120,6 +121,8 @@ def open_model(
         model_class: The class to load a plain checkpoint into, which must have that head; by default the class it
             was saved from. An artifact is always of its own class.
         base: Where the base of a mask is; where it was at saving when not given.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         processor: Whether the tokenizer or image processor is needed.
         dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
             a plain checkpoint is loaded as float32.
@@ -128,7 +131,15 @@ def open_model(
     with models.trusting(trust_remote_code):
         source = name if isinstance(name, Source) else look_up(name)
         if source.manifest is not None:
-            return _open_artifact(source, base, processor, None if dtype == "stored" else dtype)
+            loaded, _ = load_checked(  # `look_up` has compared the sums
+                as_path(source.name),
+                source.manifest,
+                dtype=None if dtype == "stored" else dtype,
+                base=base,
+                cast_base=cast_base,
+                check=check,
+            )
+            return _opened(source, loaded, processor)
         if base is not None:
             raise ArtifactError(
                 f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out"
@@ -136,10 +147,7 @@ def open_model(
         return _open_checkpoint(source, model_class, processor, dtype)
 
 
-def _open_artifact(source: Source, base: str | Path | None, processor: bool, dtype: str | None) -> OpenModel:
-    assert source.manifest is not None
-    # `look_up` has compared the sums.
-    loaded, _ = load_checked(as_path(source.name), source.manifest, dtype=dtype, base=base)
+def _opened(source: Source, loaded: Loaded, processor: bool) -> OpenModel:
     if processor and loaded.processor is None:
         raise ArtifactError(
             f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"

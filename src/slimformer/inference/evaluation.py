@@ -142,7 +142,9 @@ def evaluate_on_task(
     options: TaskOptions,
     split: str = "dev",
     batch_size: int = 32,
-    base: str | None = None,
+    base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
 ) -> dict[str, Any]:
     """Measure a model on a split of a task.
 
@@ -152,6 +154,8 @@ def evaluate_on_task(
         split: Which split.
         batch_size: Items per forward; changes speed and memory only.
         base: Where the base of a mask is; where it was at saving when not given.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
     """
     check_count("batch-size", batch_size)
     source = look_up(name)
@@ -167,7 +171,7 @@ def evaluate_on_task(
         sentence=SentenceSettings.of(name) if task.kind().embeds else None,
         labels=labels_of_head(config, task.preset.labels) if trained_for is None else trained_for.labels,
     )
-    opened = open_model(source, model_class=data.model_class(), base=base)
+    opened = open_model(source, model_class=data.model_class(), base=base, cast_base=cast_base, check=check)
     model = opened.model.base_model if data.kind.embeds else opened.model
     _check_outputs(source.name, model, data)
     features = data.prepare(split, opened.processor, fitting_length(options.max_length, data, opened.processor, config))

@@ -179,6 +179,8 @@ def open_pipeline(
     *,
     task: str | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     batch_size: int = 32,
@@ -189,6 +191,8 @@ def open_pipeline(
         name: An artifact, a folder, a Hub name or an alias.
         task: What it is to do, if that is something else than what it was made for, such as `retrieval` for vectors.
         base: Where the base of a mask is; where it was at saving when not given.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
@@ -202,7 +206,8 @@ def open_pipeline(
     if max_new_tokens is not None and not kind.new_tokens:
         raise ConfigError(f"`--max-new-tokens` is `{max_new_tokens}`, and `{name}` generates no text; leave it out")
     check_length(max_length, kind, source.config)
-    opened = open_model(source, model_class=getattr(transformers, kind.head), base=base)
+    model_class = getattr(transformers, kind.head)
+    opened = open_model(source, model_class=model_class, base=base, cast_base=cast_base, check=check)
     if kind.new_tokens:
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)

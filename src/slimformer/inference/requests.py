@@ -6,12 +6,13 @@ import csv
 import gzip
 import sys
 import zlib
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.files import JsonError, as_path, open_file, parse_json
+from slimformer.files import START, JsonError, as_path, open_file, parse_json, why_no_text
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -127,12 +128,7 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
 
     options: dict[str, Any] = {"strict": True} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     rows = csv.reader(texts(), **options)
-    try:
-        columns = _next_row(rows)
-    except csv.Error as error:
-        raise DataError(f"the first line of `{file}` names no columns: {error}; mend it") from error
-    if columns is None:
-        raise DataError(f"`{file}` is empty; its first line names the columns")
+    columns = _columns(file, rows)
     while True:
         begin = rows.line_num + 1
         try:
@@ -147,6 +143,20 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
             reason = f"{len(values)} fields where {len(columns)} are expected ({', '.join(columns)})"
         content = values[0] if len(columns) == 1 and values else dict(zip(columns, values, strict=False))
         yield TaskRequest(content, file, begin, unread[0] if unread else reason)
+
+
+def _columns(file: str, rows: Iterator[list[str]]) -> list[str]:
+    """The names of columns, which stand in the first row."""
+    try:
+        columns = _next_row(rows)
+    except csv.Error as error:
+        raise DataError(f"the first line of `{file}` names no columns: {error}; mend it") from error
+    if columns is None:
+        raise DataError(f"`{file}` is empty; its first line names the columns")
+    twice = [name for name, count in Counter(columns).items() if count > 1]
+    if twice:
+        raise DataError(f"`{file}` names column `{twice[0]}` twice; give every column its own name")
+    return columns
 
 
 def _next_row(rows: Iterator[list[str]]) -> list[str] | None:
@@ -173,6 +183,9 @@ def _lines(file: str, stream: IO[bytes]) -> Iterator[Line]:
         if not raw:
             return
         if number == 1:
+            reason = why_no_text(raw[:START])
+            if reason is not None:
+                raise DataError(f"`{file}` {reason}")
             raw = raw.removeprefix(_BOM)
         if too_long:
             yield number, "", f"the line is longer than {MAX_LINE:,} bytes; cut it"

@@ -16,6 +16,7 @@ from slimformer.methods.method import Phase, describe_rate
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.methods.run import run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
+from slimformer.train.folder import DIGEST, METHOD
 from slimformer.train.rates import RATE_SETTINGS, best_rate, next_rate
 
 if TYPE_CHECKING:
@@ -59,16 +60,17 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         assert output.path is not None
         scores: Any = done.manifest.steps[-1].config[SCORES]
         return replace(state.reload(done, output.path), rates=scores)
-    output.check(settings, options)
+    output.check({METHOD: state.name, **settings}, options)
     with output.working() as folder:
         phases = state.phases()
         for phase in phases:
             run_phase(phase, options)
-        output.check_free(options)  # much may have happened since
-        if is_main():
-            folder.begin(settings, options.resume)
         # What a phase has made is what every rate starts from.
         started = {state.starts_from: state.base} if phases else {}
+        settings = {**settings, DIGEST: _read_data(state, started)}
+        output.check_free(options)  # much may have happened since
+        if is_main():
+            folder.begin({METHOD: state.name, **settings}, options.resume)
         trials = Trials(state, started, None if output.path is None else folder.path / RATES)
         rate, result = trials.run(config.lr_grid, config.lr_widenings)
         if output.path is not None:
@@ -78,6 +80,17 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
                 artifact.republish(result.folder, output.path, kept, overwrite=options.overwrite)
             wait_for_all()  # the process that writes removes the folder once it is done
     return replace(result, folder=output.path, rates=trials.rates)
+
+
+def _read_data(state: Method[Any], changes: dict[str, Any]) -> str:
+    """The digest of what every rate learns from; rates that are sealed already do not look at the data again.
+
+    Models and data are read by a state of its own, which is gone before the first rate reads them.
+    """
+    config: Config = state.config
+    reader = type(state)(type(config).make({**config.given(), **changes}), state.options)
+    with reader.resources:
+        return reader.start()
 
 
 @dataclass

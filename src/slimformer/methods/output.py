@@ -45,7 +45,7 @@ class OutputDirectory:
         """The directory that `--out` names."""
         if out is None:
             return cls(None)
-        path = as_path(out)
+        path = as_path(out) if out else Path()
         if path.name in ("", ".."):
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
         return cls(path, files)
@@ -131,10 +131,10 @@ class OutputDirectory:
         """
         if self.path is None or not (self.path / MANIFEST).exists():
             return None
-        loaded = artifact.load(self.path)
-        step = loaded.manifest.steps[-1]
+        step = artifact.read_manifest(self.path).steps[-1]
         if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
             return None
+        loaded = artifact.load(self.path)
         if is_main():
             self.training.clear()
             remove_leftovers(self.path)

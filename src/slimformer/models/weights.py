@@ -6,20 +6,22 @@ So sizes are compared with what the files hold first.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
+from slimformer.files import JsonError, parse_json, read_limited
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
 
 #: Files that hold the weights of a plain checkpoint, in the order they are looked for.
 PLAIN_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+#: An index has a line for each tensor.
+INDEX_BYTES = 2**26
 #: Kinds of file that hold a Python pickle, which runs code when it is read.
 PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"})
 
@@ -65,11 +67,20 @@ def tensor_files(folder: Path, names: Sequence[str] = PLAIN_WEIGHTS) -> list[Pat
 
 def _indexed(path: Path) -> list[Path]:
     try:
-        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        index = parse_json(read_limited(path, INDEX_BYTES))
+    except (OSError, JsonError) as error:
         raise CheckpointError(f"`{path}` is not an index of weights: {error}; copy the folder again") from error
+    for key in ("metadata", "weight_map"):  # Transformers reads both
+        if not isinstance(index, dict) or not isinstance(index.get(key), dict):
+            raise CheckpointError(
+                f"`{path}` is not an index of weights: it has no object `{key}`; copy the folder again, or save the "
+                "model anew with `save_pretrained`"
+            )
+    names = set(map(str, index["weight_map"].values()))
+    if not names:
+        raise CheckpointError(f"`{path}` names no file of weights; copy the folder again")
     for name in names:
-        if not isinstance(name, str) or name != Path(name).name or not (path.parent / name).is_file():
+        if name != Path(name).name or not (path.parent / name).is_file():
             raise CheckpointError(f"`{path}` names the file `{name}`, which is not in its folder; copy it again")
     return [path.parent / name for name in sorted(names)]
 
@@ -99,6 +110,19 @@ def check_size(name: str, blocks: Any, build: Callable[[], nn.Module], files: Se
             f"config.json of `{name}` asks for {needed:,} numbers, and its files hold {stored:,}; "
             "check that the folder holds the model its config.json describes"
         )
+
+
+def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
+    """The name of the first tensor that holds NaN or infinity; None where all are numbers. One pass, nothing copied."""
+    import torch
+
+    for name, tensor in tensors:
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.is_meta:
+            continue
+        low, high = torch.aminmax(tensor.detach())  # NaN is passed on
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            return name
+    return None
 
 
 def _held(files: Sequence[Path]) -> tuple[int, int]:

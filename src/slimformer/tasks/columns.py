@@ -30,6 +30,8 @@ SCORES = ("score", "label", "target", "rating", "value", "similarity", "relatedn
 TOKENS = ("tokens", "words")
 TAGS = ("tags", "ner_tags", "pos_tags", "labels", "upos")
 ANSWERS = ("answer", "label", "answerkey", "correct", "gold")
+#: Errors are squared in float32, so the root of its largest number, and some room.
+LARGEST_NUMBER = 1e18
 IDS = ("id", "idx", "index", "guid", "uid", "unnamed: 0", "")
 
 
@@ -156,6 +158,11 @@ def number(value: Any, row: Row, column: str) -> float:
         result = math.nan
     if not math.isfinite(result):
         raise DataError(f"{row.at()}: `{value}` in column `{column}` is not a finite number; mend the row or remove it")
+    if abs(result) > LARGEST_NUMBER:
+        raise DataError(
+            f"{row.at()}: `{value}` in column `{column}` is too large, its square does not fit float32; mend the row, "
+            "or divide all of them"
+        )
     return result
 
 

@@ -72,6 +72,7 @@ class Folder:
         exact = [path for path in named if _SHARD.sub("", path.name.split(".")[0]).lower() in SYNONYMS[split]]
         found = exact or named
         if not found:
+            self._refuse_dangling(split)
             names = ", ".join(SYNONYMS[split])
             raise DataError(
                 f"`{self.path}` has no {split} split; looked for files named {names} that end in one of "
@@ -83,6 +84,12 @@ class Folder:
                 f"`{self.path}` has several files for the {split} split: {listed}; keep one, or give the file"
             )
         return found
+
+    def _refuse_dangling(self, split: str) -> None:
+        """Say of a link to nothing what it is: it is listed as a file is, and is none."""
+        for path in self._glob("*"):
+            if path.is_symlink() and not path.exists() and split_in_name(path.name.split(".")[0]) == split:
+                raise DataError(f"`{path}` is a link to `{path.readlink()}`, where nothing is; mend or remove the link")
 
     def own_images(self, split: str) -> list[Table]:
         """The images of a split: `<split>/<class>/<name>` in the folder, or in a zip file."""

@@ -6,6 +6,7 @@ import math
 import re
 import string
 import unicodedata
+import warnings
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,8 @@ def tagging_metrics(
     """
     from seqeval.metrics import f1_score, precision_score, recall_score
 
+    # Tags such as NOUN are no entities of a scheme, and are not meant to be; the library writes each to the terminal.
+    warnings.filterwarnings("ignore", message=".* seems not to be NE tag", category=UserWarning)
     entities = [["O" if tag is None else tag for tag in tags] for tags in predicted]
     gold = [list(tags) for tags in truth]
     known: dict[str, Callable[[], float]] = {

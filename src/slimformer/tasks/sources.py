@@ -104,6 +104,8 @@ def _existing(preset: Preset, source: str | Path | None) -> Path | None:
     path = as_path(source)
     if path.is_file() or path.is_dir():
         return path
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"`{source}` is a link to `{path.readlink()}`, where nothing is; mend the link")
     if path.exists():
         raise DataError(f"`{source}` is a pipe or a device, and data are read more than once; give a file or a folder")
     if isinstance(source, Path) or parse_hub_name(source) is None or path.suffix.lower() in ENDINGS:

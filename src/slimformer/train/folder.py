@@ -9,11 +9,12 @@ import shutil
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.ownership import is_own, lock, mark, remove, remove_mark
+from slimformer.artifact.ownership import is_own, lies_at, lock, mark, remove, remove_mark
 from slimformer.artifact.staging import FULL, system_code, write_file
-from slimformer.errors import TrainingError
+from slimformer.errors import TrainingError, visible
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = "settings.json"
+#: Under this name stands, beside the settings, the method whose run it is.
+METHOD = "method"
+#: Under this name the digest of what is learned from stands among the settings.
+DIGEST = "data_digest"
 #: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.
 OWN_FILES = re.compile(rf"{re.escape(SETTINGS)}|best(\.safetensors)?|{checkpoints.PREFIX}\d+")
 
@@ -56,6 +61,12 @@ class TrainingFolder:
             )
         stored = _read(path)
         current = json.loads(json.dumps(settings))
+        method = current.pop(METHOD, None)
+        if stored.get(METHOD, method) != method:
+            raise TrainingError(
+                f"the run in `{self.path}` is one of `slimformer {stored[METHOD]}`, not of `slimformer {method}`; "
+                "resume it with that command, or remove the folder to start anew"
+            )
         for name in sorted(current.keys()):
             if stored.get(name) != current[name]:
                 raise TrainingError(
@@ -65,8 +76,9 @@ class TrainingFolder:
 
     def check_idle(self) -> None:
         """Refuse a folder in which another run is at work."""
-        if is_own(self.path) and sys.platform != "win32":
-            os.close(self._hold())
+        handle = self._hold() if is_own(self.path) else None
+        if handle is not None:
+            os.close(handle)
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
@@ -85,7 +97,7 @@ class TrainingFolder:
     def _let_go(self, handle: int | None, missing: Sequence[Path]) -> None:
         """Leave nothing of a claim that has come to nothing, nor the parents that were made for it."""
         if not self.has_begun():
-            if handle is None or self._is(handle):  # else it is gone, or another run has made it anew
+            if handle is None or lies_at(handle, self.path):  # else it is gone, or another run has made it anew
                 remove_mark(self.path)
             for parent in missing:
                 with suppress(OSError):  # somebody has put something there
@@ -115,14 +127,14 @@ class TrainingFolder:
             remove_mark(self.path)
 
     def clear(self) -> None:
-        """Remove what an earlier run left, unless another one is at work there."""
+        """Remove what an earlier run left, unless another one is at work there, or nobody can tell."""
         if not is_own(self.path):
             return
-        handle = lock(self.path)
-        if handle is not None or sys.platform == "win32":
-            self.remove()
-        if handle is not None:
-            os.close(handle)
+        with suppress(BlockingIOError):
+            handle = lock(self.path)
+            if handle is not None:
+                self.remove()
+                os.close(handle)
 
     def _empty(self) -> None:
         for path in self.path.iterdir():
@@ -136,34 +148,39 @@ class TrainingFolder:
             if not os.path.lexists(self.path):
                 self.path.mkdir(parents=True, exist_ok=True)
             self._check_own()
-            if sys.platform == "win32":
-                return None
             with suppress(FileNotFoundError):
                 handle = self._hold()
-                if self._is(handle):
+                if handle is None:
+                    _say_unlocked(self.path)
+                if handle is None or lies_at(handle, self.path):
                     return handle
                 os.close(handle)
 
-    def _is(self, handle: int) -> bool:
-        """Whether what is held is still what lies there."""
+    def _hold(self) -> int | None:
         try:
-            return os.path.samestat(os.fstat(handle), self.path.stat())
-        except FileNotFoundError:
-            return False
-
-    def _hold(self) -> int:
-        handle = lock(self.path)
-        if handle is None:
+            return lock(self.path)
+        except BlockingIOError:
             raise TrainingError(
                 f"another run is at work in `{self.path}`; wait until it ends, or choose another `--out`"
-            )
-        return handle
+            ) from None
+
+    def _is_older(self) -> bool:
+        """Whether this is the folder of a run before folders were marked, as far as its settings tell."""
+        try:
+            return DIGEST in _read(self.path / SETTINGS)
+        except TrainingError:
+            return False
 
     def _check_own(self) -> None:
         """Refuse a folder that no run made, and links, through which a run would write elsewhere."""
         links = [self.path] if self.path.is_symlink() else []
         if not links and is_own(self.path):
             links = [path for path in self.path.iterdir() if path.is_symlink()]
+        elif not links and self._is_older():
+            raise TrainingError(
+                f"`{self.path}` holds a run of an earlier version of slimformer, whose checkpoints this one does not "
+                "read; finish it with that version, or remove the folder to start anew"
+            )
         elif not links:
             raise TrainingError(
                 f"`{self.path}` is needed for checkpoints and was made by no run, so it is left alone; move it away, "
@@ -173,6 +190,14 @@ class TrainingFolder:
             raise TrainingError(
                 f"`{path}` is a link, and checkpoints are not written through one; remove it, or choose another `--out`"
             )
+
+
+@cache
+def _say_unlocked(folder: Path) -> None:
+    sys.stderr.write(
+        f"note: locks are not kept where `{visible(str(folder))}` lies, so another run there would not be refused; "
+        "start none\n"
+    )
 
 
 @contextmanager

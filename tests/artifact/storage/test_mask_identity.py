@@ -11,9 +11,14 @@ import transformers as hf
 
 from slimformer.artifact import MaskFile, Step, load, merge, save, verify
 from slimformer.artifact.layout import MASK
+from slimformer.artifact.storage.mask import assemble
 from slimformer.artifact.storage.mask_identity import BaseIdentity
 from slimformer.bank import MaskBank
-from slimformer.errors import ArtifactError, SlimformerError
+from slimformer.errors import ArtifactError, CheckpointError, SlimformerError
+from slimformer.inference.bench import bench
+from slimformer.inference.door import open_model
+from slimformer.inference.pipeline import open_pipeline
+from slimformer.integrations.onnx.sources import find_model
 from tests import corpus, zoo
 
 EPSILONS = ("layer_norm_eps", "rms_norm_eps", "norm_eps", "layer_norm_epsilon")
@@ -52,13 +57,18 @@ WITHOUT = {("distilbert", "epsilon")}
 
 
 @pytest.fixture(scope="module", params=zoo.FAMILIES)
-def known(request, tmp_path_factory):
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def known(family, tmp_path_factory):
     """A base of a family, and its identity to a mask that takes all of it."""
-    folder = tmp_path_factory.mktemp(request.param) / "base"
-    model = zoo.build(request.param)
+    folder = tmp_path_factory.mktemp(family) / "base"
+    model = zoo.build(family)
     model.save_pretrained(folder)
     identity = BaseIdentity.of(folder, model.state_dict(), type(model))
-    return request.param, folder, identity, model
+    return family, folder, identity, model
 
 
 def recognised(known, folder, *, cast=False):
@@ -133,7 +143,7 @@ def shelf(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("way", ["load", "verify", "merge", "bank"])
+@pytest.mark.parametrize("way", ["load", "verify", "merge", "bank", "open_model", "predict", "bench", "export"])
 def test_every_way_takes_a_cast_base_on_request(shelf, way, tmp_path):
     hf.AutoModel.from_pretrained(shelf / "base", dtype=torch.bfloat16).save_pretrained(tmp_path / "cast")
     corpus.tokenizer().save_pretrained(tmp_path / "cast")
@@ -150,6 +160,10 @@ def ways(mask, base, out, **options):
         "verify": lambda: verify(mask, base=base, **options),
         "merge": lambda: merge(mask, out, base=base, **options),
         "bank": lambda: MaskBank(base, **options).add("task", mask),
+        "open_model": lambda: open_model(mask, base=base, **options),
+        "predict": lambda: open_pipeline(mask, base=base, **options)(["good"]),
+        "bench": lambda: bench(mask, [(1, 4)], seconds=0, base=base, **options),
+        "export": lambda: find_model(mask, base, **options),
     }
 
 
@@ -213,3 +227,15 @@ def test_another_base_from_the_hub_is_refused_after_the_right_one_was_taken(shel
     MaskBank("someone/right").add("task", shelf / "class")
     with pytest.raises(ArtifactError, match=r"is not the base of the mask .* computes something else"):
         MaskBank("someone/wrong").add("task", shelf / "class")
+
+
+def test_what_a_base_has_too_much_is_refused_under_a_head_that_calls_it_differently(tmp_path):
+    """Llama's head for question answering keeps the base under another name than its other heads do."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "vocab_size": 40}
+    base = hf.LlamaForQuestionAnswering(hf.LlamaConfig(**sizes, num_hidden_layers=2))
+    base.save_pretrained(tmp_path)
+    whole = assemble(tmp_path, hf.LlamaForSequenceClassification, hf.LlamaConfig(**sizes, num_hidden_layers=2))
+    state = base.base_model.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in whole.base_model.state_dict().items())
+    with pytest.raises(CheckpointError, match=r"has a weight `layers\.1\..*` that has no place"):
+        assemble(tmp_path, hf.LlamaForSequenceClassification, hf.LlamaConfig(**sizes, num_hidden_layers=1))

@@ -66,6 +66,7 @@ def test_the_student_is_a_plain_checkpoint(place, tmp_path):
     assert not (tmp_path / "out.training").exists()
 
 
+@pytest.mark.slow
 def test_the_untrained_end_of_the_student_passes_through(place):
     block = Anatomy.of(distill(place).model).blocks[-1]
     for matrix in (block.output, block.down):
@@ -291,7 +292,7 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
     out, training = tmp_path / "out", tmp_path / "out.training"
     assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
     run(*command, "--out", out).refused("an unfinished run lies in")
-    run(*command, "--out", out, "--resume", "--lr", 1e-3).refused("had `lr` = `0.0006`")
+    run(*command, "--out", out, "--resume", "--lr", 1e-3).refused("had `--lr` = `0.0006`")
     text.write_text("the film was bad\n" * 50)
     run(*command, "--out", out, "--resume").refused("data_digest")
     text.write_text((place / "text.txt").read_text())
@@ -334,6 +335,7 @@ def test_a_student_needs_a_size(place, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_mask_is_no_teacher(place, tmp_path):
     data = corpus.data_folder(tmp_path / "data", train=8, dev=8)
     settings = {"model": place / "teacher", "task": "classification", "data": data, "blocks": "0-"}

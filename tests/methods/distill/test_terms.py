@@ -55,7 +55,13 @@ def test_relations_with_soft_labels(place, tmp_path):  # noqa: F811
         assert entry["loss"] == pytest.approx(summed, rel=1e-4)
 
 
-@pytest.mark.parametrize("way", [{"objective": "soft-labels", "temperature": 2.0}, {"terms": "relations, logits:0.5"}])
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"objective": "soft-labels", "temperature": 2.0},
+        pytest.param({"terms": "relations, logits:0.5"}, marks=pytest.mark.slow),
+    ],
+)
 def test_soft_labels_of_a_teacher_that_gives_several(place, tmp_path, way):  # noqa: F811
     """Each label has a probability of its own: the loss is that of independent answers, and may say yes to all."""
     torch.manual_seed(0)
@@ -70,6 +76,7 @@ def test_soft_labels_of_a_teacher_that_gives_several(place, tmp_path, way):  # n
     assert artifact.verify(tmp_path / "out").max_difference == 0
 
 
+@pytest.mark.slow
 def test_a_head_for_masked_tokens_is_left_behind_unless_the_student_has_one(place, tmp_path):  # noqa: F811
     result = distill(place, terms="relations, mlm", out=tmp_path / "bare", max_steps=40, lr=1e-2)
     assert type(result.model).__name__ == "BertModel"
@@ -111,6 +118,7 @@ def test_decoders_learn_the_next_token(place, tmp_path, family):  # noqa: F811
         distill(place, teacher=teacher, terms="mlm", heads=2)
 
 
+@pytest.mark.slow
 def test_shorthands_and_terms_train_the_same_weights(place):  # noqa: F811
     settings = {"relations": "qk,vv", "relation_heads": 2}
     one = distill(place, **settings, pooled="mean", pooled_weight=0.5)
@@ -134,6 +142,7 @@ def test_accumulation_changes_nothing(place, terms):  # noqa: F811
         assert {name: other[name] for name in names} == pytest.approx({name: one[name] for name in names}, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_with_masks_is_undisturbed(place, tmp_path):  # noqa: F811
     shape = ["--layers", 1, "--hidden", 24, "--heads", 4, "--max-length", 16]
     steps = ["--max-steps", 40, "--batch-size", 8, "--save-every", 7, "--threads", 1]
@@ -142,7 +151,7 @@ def test_killed_and_resumed_with_masks_is_undisturbed(place, tmp_path):  # noqa:
     whole = run(*command, "--out", tmp_path / "whole", "--json").json
     out, training = tmp_path / "out", tmp_path / "out.training"
     assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
-    run(*bare, "--out", out, "--resume").refused("had `terms` = `relations:1, mlm:0.5`")
+    run(*bare, "--out", out, "--resume").refused("had `--terms` = `relations:1, mlm:0.5`")
     done = run(*command, "--out", out, "--resume", "--json").json
     assert done["losses"] == whole["losses"]
     ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, tmp_path / "whole"))

@@ -95,6 +95,7 @@ def test_dissimilarity(shelf):
         mask_dissimilarity({"one": shelf / "one"})
 
 
+@pytest.mark.slow
 def test_masks_that_training_did_not_change_are_refused(shelf, tmp_path):
     still = {**QUICK, "model": shelf / "base", "data": shelf / "data", "lr": 1e-12, "max_steps": 1}
     masks = {str(seed): tmp_path / str(seed) for seed in (0, 1)}
@@ -151,6 +152,7 @@ def test_each_matrix_is_compared_alone(shelf):
         mask_dissimilarity(masks, matrices="o,pooler")
 
 
+@pytest.mark.slow
 def test_matrices_that_are_fused_are_compared_apart(tmp_path):
     """GPT-2 keeps queries, keys and values in one weight, stored as [in, out]."""
     torch.manual_seed(0)

@@ -106,6 +106,7 @@ def test_fine_tuned_models_beside_masks(tmp_path):
     assert finding.figure.svg.startswith("<svg")
 
 
+@pytest.mark.slow
 def test_masks_whose_answers_mean_different_things_are_refused(tmp_path):
     base = corpus.model_folder(tmp_path / "base")
     for kind in ("classification", "tagging"):

@@ -67,6 +67,7 @@ def test_weights_are_the_bases_or_zero(base, data):
     assert all("layer.1" in name or name == "pooler.dense.weight" for name in changed)
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_nothing_else_does(base, data):
     torch.manual_seed(1)
     one = slimformer.mask(model=base, task="classification", data=data, seed=5, **QUICK)
@@ -140,6 +141,7 @@ def test_an_asked_for_sparsity_is_reached(base, data):
     assert float((block.down.weight == 0).float().mean()) == 0
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_with_a_schedule_ends_as_if_nothing_had_happened(base, data, tmp_path, monkeypatch):
     settings = {**QUICK, "max_steps": 8, "structured": "both", "sparsity": 0.5, "anneal": True, "save_every": 2}
     common = {"model": base, "task": "classification", "data": data, **settings}
@@ -161,6 +163,7 @@ def test_an_interrupted_run_with_a_schedule_ends_as_if_nothing_had_happened(base
     assert state(resumed.model) == state(whole.model)
 
 
+@pytest.mark.slow
 def test_a_mask_is_no_base_until_it_is_merged(base, data, tmp_path):
     common = {"task": "classification", "data": data, **QUICK}
     slimformer.mask(model=base, out=tmp_path / "out", **common)

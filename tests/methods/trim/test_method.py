@@ -53,6 +53,7 @@ def header(folder):
         return 8 + int.from_bytes(file.read(8), "little")
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_model_stays_one_and_others_may_follow(place):
     (place / "text.txt").write_text((place / "data" / "train.tsv").read_text())
     assert runs.finetune(place / "base", "classification", place / "data", place / "tuned").code == 0

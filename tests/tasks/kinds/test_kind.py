@@ -97,6 +97,7 @@ def reviews(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_end_to_end(stars, reviews, tmp_path):
     base = corpus.model_folder(tmp_path / "base", dropout=0.0)
     flags = ["--max-steps", 200, "--batch-size", 32, "--lr", "3e-3", "--json", "--quiet"]

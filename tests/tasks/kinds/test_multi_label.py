@@ -207,6 +207,7 @@ def test_other_methods(learned):
     assert again["metrics"] == small.json["metrics"]
 
 
+@pytest.mark.slow
 def test_soft_labels(learned, tmp_path):
     """A student learns the probability of each label by itself, from its float self or from a larger teacher."""
     folder, trained = learned
@@ -222,6 +223,7 @@ def test_soft_labels(learned, tmp_path):
     assert 0 < losses["loss"] < 1
 
 
+@pytest.mark.slow
 def test_masks_vote_by_their_logits(learned):
     from slimformer.methods.mask.ensemble import ensemble
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import warnings
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,3 +53,10 @@ def test_a_word_without_a_tag_is_wrong_and_outside():
     truth = [["B-PER", "I-PER", "O", "O"]]
     measured = tagging_metrics(truth, [["B-PER", None, "O", None]], ("f1", "precision", "recall", "accuracy"))
     assert measured == {"f1": 0.0, "precision": 0.0, "recall": 0.0, "accuracy": 0.5}
+
+
+def test_tags_without_a_scheme_are_not_written_to_the_terminal():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert tagging_metrics([["NOUN", "\x1b[2JVERB"]], [["NOUN", "NOUN"]], ("f1", "accuracy"))["accuracy"] == 0.5
+    assert not seen

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,31 @@ def test_a_folder_and_a_zip_give_the_same(write, tmp_path):
         assert image.size == (8, 6)
     assert split_folders(tmp_path) == ["test", "train"]
     assert split_folders(tmp_path / "a.zip") == ["deep/test", "deep/train"]
+
+
+def test_what_systems_put_beside_images_is_passed_over(write, tmp_path):
+    names = ["train/cat/1.png", "train/dog/2.png"]
+    litter = ["__MACOSX/train/cat/._1.png", "train/cat/._1.png", "train/dog/.hidden.png"]
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as packed:
+        for name in [*names, *litter]:
+            content = b"Mac OS X" if name in litter else picture("PNG")
+            write(name, content)
+            packed.writestr(name, content)
+    for root in (tmp_path, tmp_path / "a.zip"):
+        assert [row.values["image"].key for row in read_image_folder(root, "train").rows] == names
+    assert split_folders(tmp_path / "a.zip") == ["train"]
+
+
+def test_a_zip_is_known_by_what_it_is_and_not_by_its_name(tmp_path, monkeypatch):
+    """The same relative path in another folder, and another file in the same place."""
+    for folder, kinds in (("one", ["cat"]), ("other", ["dog"]), ("one", ["bird", "fish"])):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / folder)
+        with zipfile.ZipFile("a.zip", "w") as packed:
+            for kind in kinds:
+                packed.writestr(f"train/{kind}/1.png", picture("PNG"))
+        rows = read_image_folder(Path("a.zip"), "train").rows
+        assert [row.values["label"] for row in rows] == kinds
 
 
 def test_broken_images_are_named(write, tmp_path):

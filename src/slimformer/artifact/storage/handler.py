@@ -36,8 +36,6 @@ class Storage(ABC):
     name: ClassVar[str]
     #: Files that hold the weights, in the order they are looked for; an index names the files with the tensors.
     weights: ClassVar[tuple[str, ...]]
-    #: Whether a base that was cast to 16 bits will do where one is needed; set for one loading.
-    cast_base: bool = False
 
     def recognises(self, folder: Path) -> bool:
         """Whether a folder is stored this way."""
@@ -53,11 +51,25 @@ class Storage(ABC):
 
     @abstractmethod
     def read(
-        self, folder: Path, loader: Loader, *, dtype: str | torch.dtype | None, base: str | Path | None
+        self,
+        folder: Path,
+        loader: Loader,
+        *,
+        dtype: str | torch.dtype | None,
+        base: str | Path | None,
+        cast_base: bool = False,
     ) -> PreTrainedModel:
-        """Load the model; a weight too many, too few or of another shape is an error."""
+        """Load the model; a weight too many, too few or of another shape is an error.
 
-    def processor(self, folder: Path, base: str | Path | None) -> Any:
+        Args:
+            folder: The folder.
+            loader: The class that loads it.
+            dtype: Type of the weights in memory; as saved when not given.
+            base: Where the base is, for what needs one; where it was at saving when not given.
+            cast_base: Whether that base may have been cast to 16 bits.
+        """
+
+    def processor(self, folder: Path, base: str | Path | None, *, cast_base: bool = False) -> Any:
         """The tokenizer or image processor where the folder has none of its own; None for none."""
         return None
 

@@ -103,13 +103,19 @@ class MaskStorage(Storage):
             save_processor(stage, processor)
 
     def read(
-        self, folder: Path, loader: Loader, *, dtype: str | torch.dtype | None, base: str | Path | None
+        self,
+        folder: Path,
+        loader: Loader,
+        *,
+        dtype: str | torch.dtype | None,
+        base: str | Path | None,
+        cast_base: bool = False,
     ) -> PreTrainedModel:
         """Find the base, check it, and put the mask on."""
         import torch
 
         file = MaskFile.read(folder / MASK)
-        place = find_base(file, folder, base, cast=self.cast_base)
+        place = find_base(file, folder, base, cast=cast_base)
         assembled = assemble(place, loader[0], models.load_config(folder))
         check_whole(file, assembled, names_in_base(place, loader[0]) | file.drawn.keys(), str(folder))
         draw_head(assembled, file.drawn, str(folder))
@@ -118,12 +124,12 @@ class MaskStorage(Storage):
             model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)  # type: ignore[arg-type]
         return model
 
-    def processor(self, folder: Path, base: str | Path | None) -> Any:
+    def processor(self, folder: Path, base: str | Path | None, *, cast_base: bool = False) -> Any:
         """That of the base."""
         file = MaskFile.read(folder / MASK)
         if not file.base.processor:
             return None
-        return base_processor(file.base, find_base(file, folder, base, cast=self.cast_base))
+        return base_processor(file.base, find_base(file, folder, base, cast=cast_base))
 
     def card(self, manifest: Manifest) -> str:
         """On its base, or merged with it."""
@@ -140,22 +146,12 @@ class MaskStorage(Storage):
 def assemble(base: str | Path, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
     """A base under the head of a class, at its full size; what it has no weights for is drawn anew."""
     import torch
-    import transformers
 
-    of_base = models.load_config(base)
-    config = full_size(config, of_base)
-    stored: Any = getattr(transformers, (of_base.architectures or ["AutoModel"])[0], transformers.AutoModel)
-    prefix = architecture.base_model_prefix
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(OTHER_SEED)
-        if getattr(stored, "base_model_prefix", prefix) == prefix:
-            loaded: PreTrainedModel = models.load_model(base, architecture, config=config).eval()
-            return loaded
-        # Two heads of a family may call the base by other names, as Llama's for question answering does.
-        model = architecture._from_config(config, dtype=torch.float32)
-        model.base_model.load_state_dict(models.load_model(base, stored).base_model.state_dict(), strict=False)
-        built: PreTrainedModel = model.eval()
-        return built
+        config = full_size(config, models.load_config(base))
+        assembled: PreTrainedModel = models.load_model(base, architecture, config=config).eval()
+        return assembled
 
 
 def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedModel:

@@ -173,10 +173,15 @@ def processor_sums(base: str | Path) -> dict[str, str]:
 
 def base_processor(record: BaseRecord, base: str | Path) -> Any:
     """The tokenizer or image processor of a base; refused if its files are not those of the time of saving."""
-    found = processor_sums(base)
-    for name, wanted in record.processor.items():
-        if found.get(name) != wanted:
+    check_processor(record, base)
+    return models.load_processor(base)
+
+
+def check_processor(record: BaseRecord, base: str | Path) -> None:
+    """Refuse a base whose tokenizer or image processor has changed since a mask was made."""
+    sums = processor_sums(base)
+    for name, recorded in record.processor.items():
+        if sums.get(name) != recorded:
             raise ArtifactError(
                 f"`{name}` of base `{base}` has changed since the mask was made; give the base as it was with `--base`"
             )
-    return models.load_processor(base)

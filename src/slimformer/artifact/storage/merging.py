@@ -33,6 +33,7 @@ def merge(
     overwrite: bool = False,
     command: str | None = None,
     cast_base: bool = False,
+    check: bool = True,
 ) -> Manifest:
     """Write the model of a mask as a plain checkpoint.
 
@@ -46,11 +47,12 @@ def merge(
         overwrite: Replace an artifact that is there.
         command: The command line, for the record.
         cast_base: Whether the base may have been cast to 16 bits, which changes answers a little.
+        check: Whether the mask must answer as recorded at saving; its sums are compared in any case.
     """
     path = as_path(folder)
     if as_path(out).resolve() == path.resolve():
         raise ArtifactError(f"`--out` is the mask `{folder}` itself, which would be lost; give another folder")
-    loaded = load(path, base=base, cast_base=cast_base)
+    loaded = load(path, base=base, cast_base=cast_base, check=check)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
     file = MaskFile.read(path / MASK)

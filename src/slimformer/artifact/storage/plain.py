@@ -41,7 +41,13 @@ class PlainStorage(Storage):
             save_processor(stage, processor)
 
     def read(
-        self, folder: Path, loader: Loader, *, dtype: str | torch.dtype | None, base: str | Path | None
+        self,
+        folder: Path,
+        loader: Loader,
+        *,
+        dtype: str | torch.dtype | None,
+        base: str | Path | None,
+        cast_base: bool = False,
     ) -> PreTrainedModel:
         """Load with the class of Transformers, from safetensors only."""
         if base is not None:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from slimformer.artifact.ownership import check_outside
-from slimformer.artifact.staging import hidden_folder, sync, try_place
 from slimformer.errors import ArtifactError, ConfigError
-from slimformer.files import as_path
+from slimformer.integrations.onnx.placing import check_place, check_space, staged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -82,82 +78,6 @@ class ExportResult:
         }
 
 
-def check_place(out: str | Path, overwrite: bool) -> Path:
-    """The file that is to be written, or an error if it is taken or cannot be; nothing is left there."""
-    path = as_path(out)
-    if path.is_dir() or path.name in ("", ".."):
-        raise ArtifactError(f"`{out}` is a folder; give the name of a file, such as `{path / 'model.onnx'}`")
-    check_outside(path)
-    for taken in (path, data_beside(path)):
-        if taken.exists() and not overwrite:
-            raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
-    if (path.exists() or data_beside(path).exists()) and not _is_onnx(path):
-        raise ArtifactError(f"`{path}` is no ONNX file, so nothing is replaced; choose another `--out`")
-    try:
-        try_place(path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    return path
-
-
-def _is_onnx(path: Path) -> bool:
-    """Whether a file begins as ONNX does: with the version of its format, then the name of what wrote it."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        start = file.read(3)
-    return len(start) == 3 and start[0] == 0x08 and start[1] < 0x80 and start[2] == 0x12
-
-
-def data_beside(path: Path) -> Path:
-    """Where the weights of a large model lie."""
-    return path.with_name(f"{path.name}.data")
-
-
-@contextmanager
-def staged(path: Path) -> Iterator[Path]:
-    """Give a place to write a file of the same name; move it to its target when the block ends without an error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with hidden_folder(path) as folder:
-            draft = folder / path.name
-            yield draft
-            _publish(draft, path)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-
-
-def _publish(draft: Path, path: Path) -> None:
-    data = data_beside(draft)
-    for file in (draft, data):
-        if file.exists():
-            sync(file)
-    if data.exists():
-        # Never a model beside the data of another one.
-        path.unlink(missing_ok=True)
-        data.replace(data_beside(path))
-        draft.replace(path)
-    else:
-        draft.replace(path)
-        data_beside(path).unlink(missing_ok=True)
-
-
-def check_space(path: Path, needed: int) -> None:
-    """Refuse where the disk has no room for so many bytes."""
-    there = next(parent for parent in path.absolute().parents if parent.exists())
-    free = shutil.disk_usage(there).free
-    if free < needed:
-        raise ArtifactError(
-            f"no space to write `{path}`: about {needed:,} bytes are needed, {free:,} are free; nothing was written, "
-            "free some space or give a file on another disk"
-        )
-
-
-def _unwritable(path: Path, error: OSError) -> ArtifactError:
-    reason = (error.strerror or str(error)).lower()
-    return ArtifactError(f"`{path}` cannot be written: {reason}; nothing was written, give another place")
-
-
 #: Largest difference, as a share of an output's largest value, that another order of additions may make.
 TOLERANCE = 1e-3
 #: Bytes of weights in one file at most: ONNX allows two gibibytes, of which the graph needs some.
@@ -172,6 +92,8 @@ def to_onnx(
     batches: Sequence[Mapping[str, Tensor]] | None = None,
     length: int | None = None,
     base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
     overwrite: bool = False,
     one_file: int = ONE_FILE,
 ) -> ExportResult:
@@ -186,6 +108,8 @@ def to_onnx(
         batches: What the file is compared on, each with all inputs of the file; random tokens or pixels by default.
         length: Tokens of the longest random text the file is compared on; the file itself takes any length.
         base: Where the base of a mask is, if it has moved.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         overwrite: Whether a file that is there may be replaced.
         one_file: Bytes of weights beyond which they go into a second file, `OUT.data`.
 
@@ -204,14 +128,13 @@ def to_onnx(
     if numbers is not None and numbers not in get_args(Numbers):
         raise ConfigError(f"`numbers` is `{numbers}`; give one of {', '.join(get_args(Numbers))}")
     from slimformer.integrations.onnx.comparing import check_finite
-    from slimformer.integrations.onnx.exporting import check_place, check_space, staged
     from slimformer.integrations.onnx.graph import OPSET, answer, trace
     from slimformer.integrations.onnx.matrices import replace_matrices
     from slimformer.integrations.onnx.probing import given_batches, probe_batches, trace_batch
     from slimformer.integrations.onnx.sources import check_numbers, find_model, working_copies
 
     path = check_place(out, overwrite)
-    found = find_model(model, base)
+    found = find_model(model, base, cast_base=cast_base, check=check)
     chosen = check_numbers(found, numbers)
     source, traced = working_copies(found)
     asked = probe_batches(source, length) if batches is None else given_batches(source, batches)
@@ -225,7 +148,7 @@ def to_onnx(
     needed = sum(tensor.nbytes for tensor in chain(traced.parameters(), traced.buffers()))
     check_space(path, needed)
     program = trace(traced, trace_batch(source), list(of_source[0]))
-    with staged(path) as draft:
+    with staged(path, overwrite=overwrite) as draft:
         comparison = _Comparison(asked, of_source, of_traced)
         difference = _write(program, draft, comparison, blocks=matrices > 0, beside=needed > one_file)
         size = sum(file.stat().st_size for file in draft.parent.iterdir())

@@ -27,18 +27,26 @@ if TYPE_CHECKING:
 ATTENTION = "eager"
 
 
-def find_model(model: nn.Module | str | Path, base: str | Path | None = None) -> PreTrainedModel:
+def find_model(
+    model: nn.Module | str | Path, base: str | Path | None = None, *, cast_base: bool = False, check: bool = True
+) -> PreTrainedModel:
     """The model that was given or named, checked for what an export cannot do.
 
     Args:
         model: A Transformers model; or an artifact, a folder, a Hub name or an alias.
         base: Where the base of a mask is, if it has moved.
+        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
 
     Raises:
         UnknownFamilyError: Where the family is none that slimformer knows.
         ArtifactError: Where a view is still on a weight.
     """
-    loaded = open_model(model, base=base, processor=False).model if isinstance(model, str | Path) else model
+    loaded: nn.Module
+    if isinstance(model, str | Path):
+        loaded = open_model(model, base=base, cast_base=cast_base, check=check, processor=False).model
+    else:
+        loaded = model
     found = cast("PreTrainedModel", Anatomy.of(loaded).model)
     for at in attached(found):
         raise ArtifactError(f"`{at.path}` still has a view on it; call `slimformer.views.bake` before the export")

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from slimformer.config import Config, Positive
 from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.models.weights import MAX_PARTS
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.train.options import StepOptions
 
@@ -45,8 +46,8 @@ def _items(value: Any) -> Any:
     return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
-#: No model has more blocks, and none is wider; a slip of the hand would fill the memory.
-MOST_BLOCKS, MOST_WIDTH = 9_999, 2**20
+#: No model is opened that has more blocks, and none is wider; a slip of the hand would fill the memory.
+MOST_BLOCKS, MOST_WIDTH = MAX_PARTS, 2**20
 
 
 def _layer(value: Any) -> Any:
@@ -165,6 +166,11 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
         weights = self.relation_weights
         if weights is not None and len(weights) != len(self.relations):
             raise ValueError(f"{len(self.relations)} relations and {len(weights)} weights; give one weight for each")
+        if weights is not None and (min(weights) < 0 or not any(weights)):
+            what = "are all 0" if not any(weights) else "are not all 0 or more"
+            raise ValueError(
+                f"`relation_weights` {what}, so nothing would be learned; give 0 or more, one of them above"
+            )
         if self.student is not None:
             given = [name for name in StudentShape.model_fields if name in self.model_fields_set]
             if given:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.corpus import Corpus, Stream
+    from slimformer.inference.door import Source
     from slimformer.methods.distill.config import DistillConfig
     from slimformer.objectives import Weighted
 
@@ -109,6 +110,7 @@ def set_up(config: DistillConfig) -> Setup:
     sources[0].require(("plain", "packed"))  # a teacher is not trained
     for source in sources[1:]:
         source.require(("plain",))
+        check_same_inputs(sources[0], source)
     teacher_config = sources[0].config
     student = (
         sources[1].config if config.student else student_config(teacher_config, student_shape(config, teacher_config))
@@ -225,6 +227,16 @@ def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedM
     goes_on = any(term.name in ("mlm", "clm") for term in config.learned)
     keeps = goes_on and own.endswith(("ForMaskedLM", "ForCausalLM", "LMHeadModel"))
     return models.load_model(config.student, getattr(transformers, own) if keeps else transformers.AutoModel)
+
+
+def check_same_inputs(teacher: Source, student: Source) -> None:
+    """Refuse a student of images for a teacher of texts, and the reverse."""
+    seen, learned = ("images" if models.sees_images(each.config) else "text" for each in (teacher, student))
+    if seen != learned:
+        raise ConfigError(
+            f"`--student` is `{student.name}`, which takes {learned}, and the teacher takes {seen}; give a student of "
+            "the same inputs"
+        )
 
 
 def check_same_tokens(teacher: Any, student: Any) -> None:

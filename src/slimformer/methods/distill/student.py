@@ -6,19 +6,25 @@ What is built is a checkpoint like any other; nothing in it knows of slimformer.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from slimformer.anatomy import Anatomy, family_of
 from slimformer.errors import ConfigError
+from slimformer.models.names import first_sentence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.anatomy import Block
     from slimformer.methods.distill.config import Start, StudentShape
+
+#: What training keeps of each weight: itself, its gradient and Adam's two moments.
+TRAINED_COPIES = 4
 
 
 def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:
@@ -29,19 +35,53 @@ def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) 
         shape: How large the student is and what it starts from.
         seed: Seed of the random weights.
     """
-    from transformers import AutoModel, set_seed
+    from transformers import set_seed
 
-    config = student_config(teacher.config, shape)
+    build = _builder(teacher, shape)
+    try:
+        with torch.device("meta"):
+            skeleton = build()
+    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
+        raise ConfigError(
+            f"a student of this shape cannot be built: {first_sentence(error)}; choose other sizes"
+        ) from error
+    check_memory(skeleton)
     set_seed(seed)
-    if shape.embedding is None:
-        student: PreTrainedModel = type(teacher)._from_config(config)
-    elif Anatomy.of(teacher).base is teacher:
-        student = AutoModel.from_config(config)
-    else:
-        raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
+    student = build()
     if shape.start != "random":
         copy_weights(teacher, student, shape.start)
     return student
+
+
+def _builder(teacher: PreTrainedModel, shape: StudentShape) -> Callable[[], PreTrainedModel]:
+    """What makes a student with random weights."""
+    from transformers import AutoModel
+
+    config = student_config(teacher.config, shape)
+    if shape.embedding is None:
+        return lambda: type(teacher)._from_config(config)
+    if Anatomy.of(teacher).base is teacher:
+        return lambda: cast("PreTrainedModel", AutoModel.from_config(config))
+    raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
+
+
+def check_memory(skeleton: nn.Module) -> None:
+    """Refuse a student that this machine has no memory for; where an accelerator trains it, its weights have to fit.
+
+    Args:
+        skeleton: The student on the meta device.
+    """
+    import psutil
+
+    weights = sum(each.numel() * each.element_size() for each in skeleton.parameters())
+    needed = weights if torch.accelerator.is_available() else weights * TRAINED_COPIES
+    total = psutil.virtual_memory().total
+    if needed > total:
+        raise ConfigError(
+            f"the student has {sum(each.numel() for each in skeleton.parameters()):,} parameters and takes about "
+            f"{needed / 2**30:,.1f} GiB, and this machine has {total / 2**30:,.1f} GiB of memory; give a smaller "
+            "`hidden`, `layers` or `ffn`"
+        )
 
 
 def student_config(teacher: PretrainedConfig, shape: StudentShape) -> PretrainedConfig:

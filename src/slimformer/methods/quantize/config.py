@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from slimformer.config import Config, Positive
 from slimformer.errors import RegistryError
@@ -37,6 +37,8 @@ SHORTHANDS: dict[str, tuple[str, ...]] = {
 LAYERS = r"all|every-[1-9]\d*|\s*-?\d+\s*(,\s*-?\d+\s*)*"
 #: The clip of the published code, for weights and activations.
 REFERENCE_CLIP = 2.5
+#: Bounds between which a clip can be divided by in every float type, and beyond which none is meant.
+LEAST_CLIP, MOST_CLIP = 1e-4, 1e4
 
 
 def _format(value: Any) -> Any:
@@ -57,6 +59,16 @@ def _format(value: Any) -> Any:
 Format = Annotated[str, BeforeValidator(_format)]
 
 
+def _check_clip(value: float) -> float:
+    if value != 0 and not LEAST_CLIP <= value <= MOST_CLIP:
+        raise ValueError(f"give 0 for none, or {LEAST_CLIP} to {MOST_CLIP:g}")
+    return value
+
+
+#: A bound on absolute values; 0 for none.
+Clip = Annotated[float, AfterValidator(_check_clip)]
+
+
 class NumberOptions(Config):
     """How weights and activations are represented."""
 
@@ -70,7 +82,7 @@ class NumberOptions(Config):
     )
     granularity: Literal["matrix", "row", "group"] = Field("row", description="What shares a weight scale.")
     group_size: Positive | None = Field(None, description="Weights of a row that share a scale, with `group`.")
-    weight_clip: float = Field(REFERENCE_CLIP, ge=0, description="Bound on weights; no gradient beyond it; 0 for none.")
+    weight_clip: Clip = Field(REFERENCE_CLIP, description="Bound on weights; no gradient beyond it; 0 for none.")
     store: Literal["fast", "small"] = Field(
         "fast", description="`small` for a smaller file that takes more work to read: ternary weights five to a byte."
     )
@@ -78,7 +90,7 @@ class NumberOptions(Config):
     activation_scale: Literal["token", "tensor"] = Field(
         "token", description="What shares an activation scale; with `tensor` answers depend on batch-mates."
     )
-    activation_clip: float = Field(0.0, ge=0, description="Bound on activations, no gradient beyond it; 0 for none.")
+    activation_clip: Clip = Field(0.0, description="Bound on activations, no gradient beyond it; 0 for none.")
     asymmetric: bool = Field(False, description="Spread activation levels from the lowest to the highest value.")
 
 
@@ -152,15 +164,27 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
             refuse_both(self, "kd", "beta")
         elif self.balance == "auto" and len(SHORTHANDS[self.kd]) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
-        if self.stages == 2 and self.kd == "none":
-            raise ValueError("`stages` is 2, and without a teacher there is only one; leave out `stages` or `kd`")
-        if self.stages == 2 and self.max_steps is None and self.first_stage is None:
-            raise ValueError("`stages` is 2; say with `first_stage` or `max_steps` when the second one begins")
-        if self.stages == 1 and self.first_stage is not None:
-            raise ValueError("`first_stage` is given, and there is only one; add `stages` 2 or leave it out")
         if not re.fullmatch(LAYERS, self.distil_layers):
             raise ValueError(
                 f"`distil_layers` is `{self.distil_layers}`; give `all`, numbers such as `0,2,5`, or `every-2`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stages_follow_each_other(self) -> Self:
+        first, steps = self.first_stage, self.max_steps
+        if self.stages == 1 and first is not None:
+            raise ValueError("`first_stage` is given, and there is only one; add `stages` 2 or leave it out")
+        if self.stages == 1:
+            return self
+        if self.kd == "none":
+            raise ValueError("`stages` is 2, and without a teacher there is only one; leave out `stages` or `kd`")
+        if steps is None and first is None:
+            raise ValueError("`stages` is 2; say with `first_stage` or `max_steps` when the second one begins")
+        if steps is not None and (first or 1) >= steps:
+            raise ValueError(
+                f"`first_stage` is {first or 1} and `max_steps` {steps}, which leaves no step for the second of two "
+                "stages; give more steps, or a shorter first stage"
             )
         return self
 

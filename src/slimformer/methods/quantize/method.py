@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -83,6 +84,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
         from slimformer.methods.quantize.student import kd_objective, quantize_numbers, take_dropout
 
         config = self.config
+        self._check_stages()
         self.attention = model.config._attn_implementation
         teacher = None if config.kd == "none" else copy.deepcopy(model)
         quantize_numbers(model, config)
@@ -107,6 +109,18 @@ class Quantize(TaskMethod[QuantizeConfig]):
         bake(model)
         keep_quantized(model, weights, small=self.config.store == "small")
         adopt(model)
+
+    def _check_stages(self) -> None:
+        """Refuse a first stage that leaves nothing for the second; with epochs, the data tell how long both are."""
+        config = self.config
+        if config.stages == 1 or config.max_steps is not None or config.first_stage is None:
+            return
+        steps = math.ceil(config.epochs * math.ceil(len(self.features["train"]) / config.batch_size))
+        if config.first_stage >= steps:
+            raise ConfigError(
+                f"`first_stage` is {config.first_stage}, and {config.epochs:g} epochs are {steps} steps, which leaves "
+                "none for the second of two stages; give more epochs, or a shorter first stage"
+            )
 
     def _knows(self, source: Source) -> bool:
         """Whether a checkpoint's head was trained for this very task, as far as can be seen."""

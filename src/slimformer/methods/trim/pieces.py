@@ -53,15 +53,12 @@ def choose_pieces(
     coverage: float | None = None,
     always: Collection[int] = (),
 ) -> list[int]:
-    r"""Ids of the pieces that stay, rising.
+    """Ids of the pieces that stay, rising.
 
     Special and added tokens, bytes, ASCII characters and the characters of the corpus always stay, so that whatever the
     corpus holds can still be written. Then the pieces come in the order of how often they occur (of those that occur as
-    often, the lower id first), each with the pieces it is built from, until there are `keep` of them or until
-
-    $$\frac{\sum_{i \in K} n_i}{\sum_i n_i} \ge c$$
-
-    where $n_i$ is how often piece $i$ occurs, $K$ the pieces kept and $c$ the `coverage`.
+    often, the lower id first), each with the pieces it is built from, until there are `keep` of them, or until those kept
+    make up the share `coverage` of all tokens counted.
 
     Args:
         tokenizer: A fast tokenizer.

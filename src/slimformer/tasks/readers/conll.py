@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 #: The ten columns of CoNLL-U, by their usual names.
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 
+#: What a header calls the columns of words and of tags.
+WORDS = frozenset({"token", "tokens", "word", "words", "form", "text", "sentence"})
+TAGS = frozenset({"tag", "tags", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "pos_tags", "upos", "entity"})
+
 #: A sentence: the line it begins at, and its lines with their numbers.
 Sentence = list[tuple[int, str]]
 
@@ -34,8 +38,10 @@ def read_conll(path: Path, *, token: int = 0, tag: int = -1) -> Table:
             fields = line.split("\t") if "\t" in line else line.split()
             if fields[0].startswith("-DOCSTART-"):
                 continue
-            width = width or len(fields)
+            first, width = width is None, width or len(fields)
             _check_width(path, number, fields, width, tag)
+            if first:
+                _refuse_header(path, number, fields[token], fields[tag])
             tokens.append(fields[token])
             tags.append(fields[tag].strip())
         if tokens:
@@ -77,6 +83,15 @@ def _sentences(path: Path) -> Iterator[Sentence]:
             sentence = []
     if sentence:
         yield sentence
+
+
+def _refuse_header(path: Path, number: int, word: str, tag: str) -> None:
+    """Refuse a first line that names columns: it would be learned as a word and its tag."""
+    if word.strip().lower() in WORDS and tag.strip().lower() in TAGS:
+        raise DataError(
+            f"`{path}` line {number} reads `{word}` and `{tag}`, which are names of columns, and this layout has none; "
+            "remove the line"
+        )
 
 
 def _check_width(path: Path, number: int, fields: list[str], width: int, tag: int) -> None:

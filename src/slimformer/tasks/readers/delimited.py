@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, shorten
 from slimformer.tasks.readers.table import Row, Table, read_lines, stream_lines
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ def read_delimited(
                 continue
             raise DataError(_ragged(path, line, fields, names))
         rows.append(Row(dict(zip(names, fields, strict=True)), str(path), line))
+    if not rows and columns is None:
+        raise DataError(
+            f"`{path}` holds no rows: its only line, `{shorten(delimiter.join(names), 60)}`, is taken for the names of "
+            "columns; give a header and at least one record below it"
+        )
     return Table(str(path), tuple(names), rows)
 
 

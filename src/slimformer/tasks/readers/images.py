@@ -31,6 +31,13 @@ _PILLOW = threading.Lock()
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
+def is_image_name(name: str) -> bool:
+    """Whether a file or a member of a zip file is an image by its name; what systems put beside them is hidden."""
+    path = PurePosixPath(name)
+    hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts if part not in (".", ".."))
+    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
+
+
 @dataclass(frozen=True, slots=True)
 class ImageFile:
     """An image that is read when it is needed: a file, or a member of a zip file."""
@@ -51,7 +58,7 @@ class ImageFile:
         try:
             if self.member is None:
                 return read_limited(Path(self.path), MOST_BYTES)
-            packed = _opened_zip(self.path, os.getpid())
+            packed = _opened_zip(self.path)
             if packed.getinfo(self.member).file_size > MOST_BYTES:
                 raise self._unreadable(f"it unpacks to more than {MOST_BYTES:,} bytes")
             return packed.read(self.member)
@@ -115,7 +122,7 @@ def read_image_folder(root: Path, split: str) -> Table:
     """Read the images of `<root>/<split>`; the class of an image is the folder it lies in."""
     if root.suffix == ".zip":
         return _table(f"{root}/{split}", _zip_members(root, split))
-    files = (path for path in sorted((root / split).glob("*/*")) if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = (path for path in sorted((root / split).glob("*/*")) if is_image_name(path.name))
     return _table(str(root / split), ((path.parent.name, ImageFile(str(path))) for path in files))
 
 
@@ -127,7 +134,7 @@ def split_folders(root: Path) -> list[str]:
     return sorted(
         folder.name
         for folder in root.iterdir()
-        if folder.is_dir() and any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.glob("*/*"))
+        if folder.is_dir() and any(is_image_name(path.name) for path in folder.glob("*/*"))
     )
 
 
@@ -142,14 +149,21 @@ def _zip_members(root: Path, split: str) -> list[tuple[str, ImageFile]]:
 
 def _zip_names(root: Path) -> list[str]:
     try:
-        names = _opened_zip(str(root), os.getpid()).namelist()
+        names = _opened_zip(str(root)).namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise DataError(f"`{root}` is not a zip file that can be read: {error}; copy it again") from error
-    return sorted(name for name in names if PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES)
+    return sorted(name for name in names if is_image_name(name))
+
+
+def _opened_zip(path: str) -> zipfile.ZipFile:
+    """A zip file by what it is now: a path may lead to another one once the folder or the file has changed."""
+    place = Path(path).resolve()
+    state = place.stat()
+    return _zip_handle(str(place), state.st_mtime_ns, state.st_size, os.getpid())
 
 
 @lru_cache(maxsize=8)
-def _opened_zip(path: str, process: int) -> zipfile.ZipFile:
+def _zip_handle(path: str, changed: int, size: int, process: int) -> zipfile.ZipFile:
     """One handle a process: data loader workers must not share a file position."""
     open_file(Path(path)).close()  # nothing but a file
     return zipfile.ZipFile(path)

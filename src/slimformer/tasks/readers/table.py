@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from slimformer.errors import DataError
-from slimformer.files import open_file
+from slimformer.files import START, conversion, open_file, why_no_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -123,8 +123,11 @@ def stream_lines(path: Path, encoding: str = "utf-8", *, newline: str = "") -> I
     check_size(path)
     blank = True
     with opened(path) as stream:
-        if stream.read(len(_MARK)) != _MARK:
-            stream.seek(0)
+        start = stream.read(START)
+        reason = why_no_text(start)
+        if reason is not None:
+            raise DataError(f"`{path}` {reason}")
+        stream.seek(len(_MARK) if start.startswith(_MARK) else 0)
         try:
             for number, line in enumerate(io.TextIOWrapper(stream, encoding, newline=newline), start=1):
                 if number > MOST_ROWS:
@@ -147,6 +150,6 @@ def _not_text(path: Path, encoding: str) -> str:
             except UnicodeDecodeError as error:
                 return (
                     f"`{path}` line {number} is not UTF-8: byte `0x{content[error.start]:02x}` at position "
-                    f"{error.start + 1} of the line; convert the file, for example with: iconv -f latin1 -t utf-8"
+                    f"{error.start + 1} of the line; {conversion('latin1')}"
                 )
-    return f"`{path}` is not UTF-8; convert the file, for example with: iconv -f latin1 -t utf-8"
+    return f"`{path}` is not UTF-8; {conversion('latin1')}"
