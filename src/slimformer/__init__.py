@@ -13,7 +13,19 @@ from slimformer.integrations.transformers import register_with_transformers
 from slimformer.registry import METHODS
 
 if TYPE_CHECKING:
-    from slimformer import anatomy, artifact, corpus, errors, integrations, models, objectives, taps, tasks, views
+    from slimformer import (
+        anatomy,
+        artifact,
+        corpus,
+        errors,
+        integrations,
+        models,
+        objectives,
+        sizes,
+        taps,
+        tasks,
+        views,
+    )
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
     from slimformer.taps import Taps, run_until
@@ -34,6 +46,7 @@ __all__ = [
     "objectives",
     "run_until",
     "save",
+    "sizes",
     "taps",
     "tasks",
     "verify",
@@ -42,7 +55,19 @@ __all__ = [
 ]
 
 _SUBMODULES = frozenset(
-    {"anatomy", "artifact", "corpus", "errors", "integrations", "models", "objectives", "taps", "tasks", "views"}
+    {
+        "anatomy",
+        "artifact",
+        "corpus",
+        "errors",
+        "integrations",
+        "models",
+        "objectives",
+        "sizes",
+        "taps",
+        "tasks",
+        "views",
+    }
 )
 _NAMES = {
     "Anatomy": "slimformer.anatomy",

@@ -38,6 +38,7 @@ METHOD_COMMANDS = {
     "finetune": [*TASK, "--save-every", 1],
     "mask": [*TASK, "--save-every", 1, "--blocks", "0-1"],
     "quantize": TASK,
+    "elastic": [*TASK, "--save-every", 1],
     "distill": [
         "--teacher", "{base}", "--corpus", "{data}/train.tsv", "--text-column", "text", "--layers", 1, "--max-steps", 2,
         "--batch-size", 8, "--max-length", 16, "--report", "report.html", "--task", "classification",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import Json, LoadFlags, human_bytes, print_json, print_table
+from slimformer.cli.output import Json, SizeFlags, human_bytes, print_json, print_table
 from slimformer.config import MOST
 from slimformer.errors import UsageError
 
@@ -22,7 +22,7 @@ def bench_models(
     threads: int | None = None,
     seconds: float = 2.0,
     device: str | None = None,
-    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
     as_json: Json = False,
 ) -> None:
     """Measure size, memory, latency and throughput of models on this machine, on random inputs.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import ConfigFile, Json, LoadFlags, Quiet, print_json, print_line, print_notes
+from slimformer.cli.output import ConfigFile, Json, Quiet, SizeFlags, print_json, print_line, print_notes
 from slimformer.tasks.options import TaskOptions
 
 
@@ -17,7 +17,7 @@ def evaluate_model(
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     split: str = "dev",
     batch_size: int = 32,
-    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import Json, LoadFlags, Overwrite, human_bytes, print_json, print_line
+from slimformer.cli.output import Json, Overwrite, SizeFlags, human_bytes, print_json, print_line
 from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers
 
 
@@ -17,7 +17,7 @@ def export_model(
     out: str,
     numbers: Numbers | None = None,
     length: int | None = None,
-    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:

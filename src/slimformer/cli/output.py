@@ -103,6 +103,20 @@ class LoadFlags(BaseFlags):
     ] = True
 
 
+@dataclass(frozen=True)
+class SizeFlags(LoadFlags):
+    """The same for commands that can use one size of an elastic model."""
+
+    size: Annotated[
+        str | None,
+        Parameter(
+            name="--size",
+            help="Size of an elastic model: a name such as `S`, a share such as 0.25, or one for each block joined by "
+            "commas, 0 for a block that is skipped; by default the largest.",
+        ),
+    ] = None
+
+
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, Parameter(name="--quiet", negative="", help="Say nothing while working.")]
 Resume = Annotated[

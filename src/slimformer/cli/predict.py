@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import LoadFlags
+from slimformer.cli.output import SizeFlags
 from slimformer.errors import DataError, UsageError, presentable, visible
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def predict_requests(
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     task: str | None = None,
-    flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
     as_json: JsonLines = False,
 ) -> None:
     """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.

@@ -61,6 +61,7 @@ def bench(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    size: str | None = None,
 ) -> dict[str, Any]:
     """Measure a model on random inputs.
 
@@ -74,6 +75,7 @@ def bench(
         base: Where the base of a mask is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
 
     Returns:
         `bytes` on disk, `parameters`, `peak_memory_bytes` the process grew by while loading and running,
@@ -87,13 +89,13 @@ def bench(
     try:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
-            opened = open_model(model, base=base, cast_base=cast_base, check=check, processor=False)
+            opened = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False)
             loaded = _place(opened.model, device or "cpu")
             shapes = _possible(loaded, shapes)
             timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
             "model": str(model),
-            "bytes": _stored_bytes(model, loaded),
+            "bytes": _stored_bytes(model, loaded, size),
             "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
             "peak_memory_bytes": memory.growth,
             "threads": torch.get_num_threads(),
@@ -219,8 +221,8 @@ def _sides(size: Any) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _stored_bytes(model: str | Path, loaded: nn.Module) -> int:
+def _stored_bytes(model: str | Path, loaded: nn.Module, size: str | None) -> int:
     folder = Path(models.resolve(model))
-    if folder.is_dir():
+    if size is None and folder.is_dir():
         return sum(file.stat().st_size for file in storage_of(folder).tensor_files(folder))
     return sum(parameter.numel() * parameter.element_size() for parameter in loaded.parameters())

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest, load_checked
-from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.errors import ArtifactError, CheckpointError, SizeError
 from slimformer.files import as_path
+from slimformer.sizes import extract, is_elastic, make_plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +111,7 @@ def open_model(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    size: str | None = None,
     processor: bool = True,
     dtype: str | None = None,
     trust_remote_code: bool = False,
@@ -123,6 +125,7 @@ def open_model(
         base: Where the base of a mask is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
         processor: Whether the tokenizer or image processor is needed.
         dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
             a plain checkpoint is loaded as float32.
@@ -139,20 +142,30 @@ def open_model(
                 cast_base=cast_base,
                 check=check,
             )
-            return _opened(source, loaded, processor)
+            return _opened(source, loaded, processor, size)
         if base is not None:
             raise ArtifactError(
                 f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out"
             )
+        _refuse_size(source, size)
         return _open_checkpoint(source, model_class, processor, dtype)
 
 
-def _opened(source: Source, loaded: Loaded, processor: bool) -> OpenModel:
+def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None) -> OpenModel:
     if processor and loaded.processor is None:
         raise ArtifactError(
             f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
         )
-    return OpenModel(source, loaded.model, loaded.processor)
+    if not is_elastic(loaded.model):
+        _refuse_size(source, size)
+        return OpenModel(source, loaded.model, loaded.processor)
+    model: Any = make_plain(loaded.model) if size is None else extract(loaded.model, size)
+    return OpenModel(source, model, loaded.processor)
+
+
+def _refuse_size(source: Source, size: str | None) -> None:
+    if size is not None:
+        raise SizeError(f"`--size` is `{size}`, and `{source.name}` has one size only; leave it out")
 
 
 def _open_checkpoint(source: Source, model_class: Any, processor: bool, dtype: str | None) -> OpenModel:

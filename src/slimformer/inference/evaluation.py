@@ -145,6 +145,7 @@ def evaluate_on_task(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    size: str | None = None,
 ) -> dict[str, Any]:
     """Measure a model on a split of a task.
 
@@ -156,6 +157,7 @@ def evaluate_on_task(
         base: Where the base of a mask is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
     """
     check_count("batch-size", batch_size)
     source = look_up(name)
@@ -171,7 +173,7 @@ def evaluate_on_task(
         sentence=SentenceSettings.of(name) if task.kind().embeds else None,
         labels=labels_of_head(config, task.preset.labels) if trained_for is None else trained_for.labels,
     )
-    opened = open_model(source, model_class=data.model_class(), base=base, cast_base=cast_base, check=check)
+    opened = open_model(source, model_class=data.model_class(), base=base, cast_base=cast_base, check=check, size=size)
     model = opened.model.base_model if data.kind.embeds else opened.model
     _check_outputs(source.name, model, data)
     features = data.prepare(split, opened.processor, fitting_length(options.max_length, data, opened.processor, config))

@@ -181,6 +181,7 @@ def open_pipeline(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    size: str | None = None,
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     batch_size: int = 32,
@@ -193,6 +194,7 @@ def open_pipeline(
         base: Where the base of a mask is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
@@ -207,7 +209,7 @@ def open_pipeline(
         raise ConfigError(f"`--max-new-tokens` is `{max_new_tokens}`, and `{name}` generates no text; leave it out")
     check_length(max_length, kind, source.config)
     model_class = getattr(transformers, kind.head)
-    opened = open_model(source, model_class=model_class, base=base, cast_base=cast_base, check=check)
+    opened = open_model(source, model_class=model_class, base=base, cast_base=cast_base, check=check, size=size)
     if kind.new_tokens:
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)

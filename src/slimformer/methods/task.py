@@ -21,7 +21,7 @@ from slimformer.tasks.kinds import has_task_head
 from slimformer.tasks.options import load_data, task_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from transformers import PretrainedConfig, PreTrainedModel

@@ -2,7 +2,7 @@
 
 from slimformer.sizes.choice import ORDERS, Budget, allocate, measure_sensitivity
 from slimformer.sizes.cost import Costs
-from slimformer.sizes.elastic import Elastic, NestedBlock, extract, make_elastic, make_plain
+from slimformer.sizes.elastic import Elastic, NestedBlock, extract, is_elastic, make_elastic, make_plain
 from slimformer.sizes.ordering import ORDERINGS, importance, magnitude, reorder
 from slimformer.sizes.size import RATIOS, Allocation, Size, name_sizes
 
@@ -19,6 +19,7 @@ __all__ = [
     "allocate",
     "extract",
     "importance",
+    "is_elastic",
     "magnitude",
     "make_elastic",
     "make_plain",

@@ -177,6 +177,11 @@ def extract(model: nn.Module, size: Sized) -> nn.Module:
     return bake(extracted)
 
 
+def is_elastic(model: nn.Module) -> bool:
+    """Whether a model has nested sizes."""
+    return _ELASTIC in unwrap(model).__dict__
+
+
 def make_plain(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model, which is its largest size then and nothing else."""
     plain = unwrap(model)

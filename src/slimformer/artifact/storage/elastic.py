@@ -90,10 +90,16 @@ class ElasticStorage(PlainStorage):
         (stage / SIZES).write_text(f"{text}\n", encoding="utf-8")
 
     def read(
-        self, folder: Path, loader: Loader, *, dtype: str | torch.dtype | None, base: str | Path | None
+        self,
+        folder: Path,
+        loader: Loader,
+        *,
+        dtype: str | torch.dtype | None,
+        base: str | Path | None,
+        cast_base: bool = False,
     ) -> PreTrainedModel:
         """Load the largest size and nest the others in it."""
-        model = super().read(folder, loader, dtype=dtype, base=base)
+        model = super().read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
         try:
             read_sizes(folder).nest(model)
         except SizeError as error:

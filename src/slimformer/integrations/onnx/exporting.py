@@ -94,6 +94,7 @@ def to_onnx(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    size: str | None = None,
     overwrite: bool = False,
     one_file: int = ONE_FILE,
 ) -> ExportResult:
@@ -110,6 +111,7 @@ def to_onnx(
         base: Where the base of a mask is, if it has moved.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
         overwrite: Whether a file that is there may be replaced.
         one_file: Bytes of weights beyond which they go into a second file, `OUT.data`.
 
@@ -134,7 +136,7 @@ def to_onnx(
     from slimformer.integrations.onnx.sources import check_numbers, find_model, working_copies
 
     path = check_place(out, overwrite)
-    found = find_model(model, base, cast_base=cast_base, check=check)
+    found = find_model(model, base, cast_base=cast_base, check=check, size=size)
     chosen = check_numbers(found, numbers)
     source, traced = working_copies(found)
     asked = probe_batches(source, length) if batches is None else given_batches(source, batches)

@@ -28,7 +28,12 @@ ATTENTION = "eager"
 
 
 def find_model(
-    model: nn.Module | str | Path, base: str | Path | None = None, *, cast_base: bool = False, check: bool = True
+    model: nn.Module | str | Path,
+    base: str | Path | None = None,
+    *,
+    cast_base: bool = False,
+    check: bool = True,
+    size: str | None = None,
 ) -> PreTrainedModel:
     """The model that was given or named, checked for what an export cannot do.
 
@@ -37,6 +42,7 @@ def find_model(
         base: Where the base of a mask is, if it has moved.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
 
     Raises:
         UnknownFamilyError: Where the family is none that slimformer knows.
@@ -44,7 +50,7 @@ def find_model(
     """
     loaded: nn.Module
     if isinstance(model, str | Path):
-        loaded = open_model(model, base=base, cast_base=cast_base, check=check, processor=False).model
+        loaded = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False).model
     else:
         loaded = model
     found = cast("PreTrainedModel", Anatomy.of(loaded).model)

@@ -31,7 +31,7 @@ class ElasticConfig(TrainingOptions, TaskOptions, BaseOptions):
     training: Literal["sampled", "joint", "per-block"] = Field(
         "sampled",
         description="Each step trains one size drawn at random (MatFormer); all sizes on a part of the batch each "
-        "(as DynaBERT); or a size drawn for each block (as Once-for-All).",
+        "(as DynaBERT, arXiv 2004.04037); or a size drawn for each block (as Once-for-All).",
     )
     probabilities: str | None = Field(
         None, description="How often each size is drawn, smallest first; by default all alike."

@@ -56,9 +56,9 @@ def choose_pieces(
     """Ids of the pieces that stay, rising.
 
     Special and added tokens, bytes, ASCII characters and the characters of the corpus always stay, so that whatever the
-    corpus holds can still be written. Then the pieces come in the order of how often they occur (of those that occur as
-    often, the lower id first), each with the pieces it is built from, until there are `keep` of them, or until those kept
-    make up the share `coverage` of all tokens counted.
+    corpus holds can still be written. Then the pieces come in the order of how often they occur (of those that occur
+    as often, the lower id first), each with the pieces it is built from, until there are `keep` of them, or until those
+    kept make up the share `coverage` of all tokens counted.
 
     Args:
         tokenizer: A fast tokenizer.
