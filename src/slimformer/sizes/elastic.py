@@ -204,4 +204,7 @@ def _sizes(sizes: Sequence[Size] | Sequence[float] | None) -> tuple[Size, ...]:
     if sizes is None:
         return name_sizes()
     named = tuple(size for size in sizes if isinstance(size, Size))
-    return named if len(named) == len(sizes) else name_sizes([float(share) for share in sizes])  # type: ignore[arg-type]
+    if len(named) != len(sizes):
+        return name_sizes([float(share) for share in sizes])  # type: ignore[arg-type]
+    name_sizes(*([getattr(size, share) for size in named] for share in ("neurons", "heads", "depth")))
+    return named

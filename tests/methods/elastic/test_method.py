@@ -17,7 +17,8 @@ from transformers import AutoModelForSequenceClassification
 
 import slimformer
 from slimformer import elastic
-from slimformer.errors import ConfigError
+from slimformer.artifact.storage.elastic import read_sizes
+from slimformer.errors import ArtifactError, ConfigError, SizeError
 from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
 from slimformer.sizes import Elastic, make_elastic
@@ -197,6 +198,7 @@ def test_killed_and_resumed_with_accumulation_ends_with_the_same_bytes(place, tm
 SCRIPT = """
 import sys
 from slimformer import elastic
+from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.cli.output import print_json
 
 base, data, out = sys.argv[1:]
@@ -239,3 +241,48 @@ def test_two_processes_train_the_sizes_that_one_does(place, tmp_path):
 def test_impossible_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         ElasticConfig.make(settings)
+
+
+def test_commands_take_a_size(place, tmp_path):
+    result = train(place, tmp_path / "out")
+    parameters = {}
+    for size in ("S", "0.25", "L", "XL"):
+        measured = runs.run("evaluate", tmp_path / "out", "--data", place / "data", "--size", size, "--json").json
+        name = Elastic.of(result.model).allocation(size)
+        assert measured["metrics"]["accuracy"] == pytest.approx(result.metrics[f"accuracy@{name}"])
+        benched = runs.run("bench", tmp_path / "out", "--length", 8, "--seconds", 0, "--size", size, "--json").json
+        parameters[size] = benched["models"][0]["parameters"]
+    assert list(parameters.values()) == sorted(set(parameters.values()))
+    whole = runs.run("evaluate", tmp_path / "out", "--data", place / "data", "--json").json
+    assert whole["metrics"]["accuracy"] == pytest.approx(result.metrics["accuracy"])
+    assert runs.run("predict", tmp_path / "out", "the film was good", "--size", "S,XL").code == 0
+    runs.run("predict", tmp_path / "out", "good", "--size", "XXL").refused("there is no size `XXL`; the model has S")
+    runs.run("predict", tmp_path / "out", "good", "--size", "S,0").refused("block 1 cannot be skipped")
+    plain = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    plain.save_pretrained(tmp_path / "plain")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "plain" / file).write_bytes((tmp_path / "out" / file).read_bytes())
+    runs.run("predict", tmp_path / "plain", "good", "--size", "S").refused("`--size` is `S`", "has one size only")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda record: record["sizes"].pop(), "shares"),
+        (lambda record: record.update(sizes=[]), "no table of sizes"),
+        (lambda record: record["sizes"][0].update(neurons=7), "no table of sizes"),
+        (lambda record: record.update(other=1), "no table of sizes"),
+    ],
+)
+def test_a_table_of_sizes_that_cannot_be_is_refused(place, tmp_path, change, message):
+    """Also where the sums are made anew."""
+
+    train(place, tmp_path / "out", max_steps=1)
+    path = tmp_path / "out" / "sizes.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    with pytest.raises(ArtifactError, match="copy the artifact again"):
+        slimformer.load(tmp_path / "out")
+    with pytest.raises((ArtifactError, SizeError), match=message):
+        read_sizes(tmp_path / "out").nest(zoo.build("bert"))

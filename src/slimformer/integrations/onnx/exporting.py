@@ -153,11 +153,11 @@ def to_onnx(
     with staged(path, overwrite=overwrite) as draft:
         comparison = _Comparison(asked, of_source, of_traced)
         difference = _write(program, draft, comparison, blocks=matrices > 0, beside=needed > one_file)
-        size = sum(file.stat().st_size for file in draft.parent.iterdir())
+        written = sum(file.stat().st_size for file in draft.parent.iterdir())
     graph = program.model.graph
     inputs, outputs = ([value.name for value in values] for values in (graph.inputs, graph.outputs))
     return ExportResult(
-        path, type(found).__name__, chosen, size, OPSET, tuple(inputs), tuple(outputs), matrices, difference
+        path, type(found).__name__, chosen, written, OPSET, tuple(inputs), tuple(outputs), matrices, difference
     )
 
 
