@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.layout import MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
-from slimformer.errors import ArtifactError
-from slimformer.files import JsonError, parse_json, read_limited
-from slimformer.models.names import CONFIG_BYTES
+from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.models import names
 from slimformer.models.trust import CODE_KEYS, trusted
 from slimformer.models.weights import not_finite
 
@@ -27,12 +26,9 @@ DIVERTING_KEYS = frozenset({"transformers_weights"})
 def read_config(path: Path) -> dict[str, Any]:
     """Read one config of an artifact as a JSON object."""
     try:
-        config = parse_json(read_limited(path, CONFIG_BYTES))
-    except (OSError, JsonError) as error:
-        raise ArtifactError(f"`{path}` is not valid JSON: {error}; copy the artifact again") from error
-    if not isinstance(config, dict):
-        raise ArtifactError(f"`{path}` holds a {type(config).__name__}, not an object; copy the artifact again")
-    return config
+        return names.read_config(path)
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from error
 
 
 def check_configs(folder: Path) -> None:

@@ -14,7 +14,8 @@ import torch
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.staging import write_file
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.files import JsonError, parse_json
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.output import is_main
 from slimformer.methods.run import show_notes
@@ -197,7 +198,7 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
         return fixed_layer(setting, teacher), []
     note = folder / NOTE
     if note.exists():
-        trials = [Trial(**entry) for entry in json.loads(note.read_text())]
+        trials = _read_trials(note)
         return winner(trials), trials
     score = scorer(setup)
 
@@ -215,6 +216,13 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
     if is_main():
         write_file(note, json.dumps([vars(trial) for trial in trials]).encode())
     return winner(trials), trials
+
+
+def _read_trials(note: Path) -> list[Trial]:
+    try:
+        return [Trial(**entry) for entry in parse_json(note.read_bytes())]
+    except (OSError, JsonError, TypeError) as error:
+        raise TrainingError(f"`{note}` cannot be read: {error}; remove it to try the blocks again") from error
 
 
 def scorer(setup: Setup) -> Callable[[PreTrainedModel], float]:
