@@ -16,13 +16,22 @@ import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from slimformer.errors import PathError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+#: How the names of files of records end → how the records are written.
+TABLES: dict[str, Literal["jsonl", "csv", "tsv", "parquet"]] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
 #: Halves of characters: JSON and YAML can spell them, UTF-8 and tokenizers know nothing of them.
 HALF = re.compile("[\ud800-\udfff]")
 _HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.files import START, CsvRows, JsonError, as_path, open_file, parse_json, why_no_text
+from slimformer.files import START, TABLES, CsvRows, JsonError, as_path, open_file, parse_json, why_no_text
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ def _unreadable(name: str, error: Exception) -> DataError:
 def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     file = "standard input" if name == STDIN else name
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    written = TABLES.get(suffix)
     lines = _lines(file, stream)
-    if suffix in (".csv", ".tsv"):
-        yield from _table(file, lines, quoted=suffix == ".csv")
+    if written in ("csv", "tsv"):
+        yield from _table(file, lines, quoted=written == "csv")
         return
     first = next(lines, None)
     if first is None:
@@ -96,7 +97,7 @@ def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     begin = first[1].lstrip()[:1]
     if suffix == ".json" and begin == "[":
         raise DataError(f"`{file}` holds one JSON array; write one object a line")
-    as_json = suffix in (".jsonl", ".ndjson", ".json") or begin == "{"
+    as_json = written == "jsonl" or begin == "{"
     for number, text, error in _chain(first, lines):
         yield _json_request(file, number, text, error) if as_json else _text_request(file, number, text, error)
 
