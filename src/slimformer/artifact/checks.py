@@ -57,16 +57,16 @@ def drop_code(folder: Path) -> None:
 
 
 def _all_keys(content: object) -> set[str]:
-    found: set[str] = set()
+    keys: set[str] = set()
     waiting = [content]
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            found.update(item)
+            keys.update(item)
             waiting.extend(item.values())
         elif isinstance(item, list):
             waiting.extend(item)
-    return found
+    return keys
 
 
 def sum_file(path: Path) -> FileSum:
@@ -91,24 +91,24 @@ def check_files(folder: Path, expected: Mapping[str, FileSum]) -> None:
         raise ArtifactError(f"artifact `{folder}` lacks `{name}`; copy it again")
     for name in sorted(present - expected.keys()):
         raise ArtifactError(f"artifact `{folder}` holds `{name}`, which {MANIFEST} does not list; remove it")
-    for name, wanted in expected.items():
+    for name, recorded in expected.items():
         size = (folder / name).stat().st_size
-        if size != wanted.bytes:
-            what = "is cut short" if size < wanted.bytes else "has grown"
+        if size != recorded.bytes:
+            what = "is cut short" if size < recorded.bytes else "has grown"
             raise ArtifactError(
-                f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {wanted.bytes:,}; "
+                f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {recorded.bytes:,}; "
                 "copy the artifact again"
             )
     _check_hashes(folder, expected)
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
-    for name, wanted in expected.items():
-        found = sum_file(folder / name).sha256
-        if found != wanted.sha256:
+    for name, recorded in expected.items():
+        digest = sum_file(folder / name).sha256
+        if digest != recorded.sha256:
             raise ArtifactError(
-                f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {found[:12]}… instead of "
-                f"{wanted.sha256[:12]}…; copy the artifact again"
+                f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {digest[:12]}… instead of "
+                f"{recorded.sha256[:12]}…; copy the artifact again"
             )
 
 

@@ -279,19 +279,19 @@ def _loader(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     for auto, reference in (config.get("auto_map") or {}).items() if trusted() else ():
         if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
             return getattr(transformers, auto), {"trust_remote_code": True}
-    found = getattr(transformers, names[0], None)
-    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+    architecture = getattr(transformers, names[0], None)
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
         raise ArtifactError(
             f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
             f"{transformers.__version__}; install the version it was saved with"
         )
-    return found, {}
+    return architecture, {}
 
 
 def architecture_of(folder: Path) -> type[PreTrainedModel]:
     """The class of Transformers that the config of a folder names."""
-    found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
-    return found
+    architecture: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
+    return architecture
 
 
 def _read_probe(folder: Path) -> Probe:

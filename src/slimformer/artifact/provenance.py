@@ -177,13 +177,13 @@ def describe_base(base: Base | str | Path) -> Base:
 
 def versions() -> dict[str, str]:
     """Collect the versions of Python and the libraries that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _manifest_of(base: Base | str | Path | None) -> Manifest | None:
@@ -210,9 +210,9 @@ def cached_folder(name: str) -> Path | None:
 
     for file in weight_files():
         try:
-            found = try_to_load_from_cache(name, file)
+            cached = try_to_load_from_cache(name, file)
         except HFValidationError:
             return None
-        if isinstance(found, str):
-            return Path(found).parent
+        if isinstance(cached, str):
+            return Path(cached).parent
     return None
