@@ -139,18 +139,13 @@ def load_checked(
     storage = check_stored(folder, manifest)
     model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base, storage=storage)
     check_class(folder, manifest, type(model))
-    processor = load_processor(folder, base=base, cast_base=cast_base, storage=storage)
-    loaded = Loaded(model, processor, manifest)
+    loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base, storage=storage), manifest)
     bytes_each = 2 if cast_base else model.dtype.itemsize
     return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
 
 
 def check_stored(folder: Path, manifest: Manifest) -> Storage:
-    """Refuse weights that are not the ones saved, whatever their sums say, and a config that tells another type.
-
-    Returns:
-        How the weights are stored.
-    """
+    """Refuse weights that are not the ones saved, and a config that tells another type; return how they are stored."""
     storage = storage_of(folder, manifest)
     files = storage.tensor_files(folder)
     _check_weight_files(folder, manifest, files)
