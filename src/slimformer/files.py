@@ -1,25 +1,37 @@
-"""The one place that opens what a user names, and the one that parses JSON.
+"""The one place that opens what a user names, and the one that parses JSON and CSV.
 
-Paths, files and JSON come from anywhere. A path may be no path, a file may be a pipe that never ends, and JSON may hold
-what Python's parser takes and nothing else does.
+Paths and files come from anywhere. A path may be no path, a file may be a pipe that never ends, JSON may hold what
+Python's parser takes and nothing else does, and Python's limit on the fields of CSV belongs to the whole process.
 """
 
 from __future__ import annotations
 
 import codecs
+import csv
 import errno
 import json
 import os
 import re
 import stat
+import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from slimformer.errors import PathError, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+#: How the names of files of records end → how the records are written.
+TABLES: dict[str, Literal["jsonl", "csv", "tsv", "parquet"]] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
 #: Halves of characters: JSON and YAML can spell them, UTF-8 and tokenizers know nothing of them.
 HALF = re.compile("[\ud800-\udfff]")
 _HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -157,6 +169,11 @@ def parse_json(text: str | bytes, *, halves: bool = False) -> Any:
     return value
 
 
+def read_json(path: Path, limit: int) -> Any:
+    """What a JSON file holds; one of more than `limit` bytes is an `OSError`, any other fault a `JsonError`."""
+    return parse_json(read_limited(path, limit))
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Every text in a value of lists and mappings, keys included."""
     waiting = [value]
@@ -164,7 +181,76 @@ def texts_in(value: Any) -> Iterator[str]:
         item = waiting.pop()
         if isinstance(item, str):
             yield item
-        elif isinstance(item, dict):
+        elif isinstance(item, Mapping):
             waiting += [*item.keys(), *item.values()]
         elif isinstance(item, list | tuple):
             waiting += item
+
+
+class _LongFields:
+    """Lifts the limit on fields while a row is read; the last of several threads to leave puts it back."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._readers = self._before = 0
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if not self._readers:
+                self._before = csv.field_size_limit(2**31 - 1)
+            self._readers += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._readers -= 1
+            if not self._readers:
+                csv.field_size_limit(self._before)
+
+
+_long_fields = _LongFields()
+
+
+class CsvRows:
+    """The rows of a table, as `csv.reader` reads them, with a limit on rows instead of fields.
+
+    Args:
+        lines: The lines of the table, with their ends.
+        limit: Characters of a row; more are a `csv.Error`, and the next line begins another row.
+        options: As for `csv.reader`.
+    """
+
+    def __init__(self, lines: Iterable[str], limit: int | None = None, **options: Any) -> None:
+        self._lines = _RowLines(iter(lines), limit)
+        self._rows = csv.reader(self._lines, **options)
+
+    @property
+    def line_num(self) -> int:
+        """Lines that were read."""
+        return self._lines.count
+
+    def __iter__(self) -> Iterator[list[str]]:
+        return self
+
+    def __next__(self) -> list[str]:
+        self._lines.size = 0
+        with _long_fields:
+            return next(self._rows)
+
+
+class _RowLines:
+    """Lines for a reader, which stop in the middle of a row that is too long; a generator could not go on then."""
+
+    def __init__(self, lines: Iterator[str], limit: int | None) -> None:
+        self._lines, self._limit = lines, limit
+        self.count = self.size = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.count += 1
+        self.size += len(line)
+        if self._limit is not None and self.size > self._limit:
+            raise csv.Error(f"a row of more than {self._limit:,} characters")
+        return line

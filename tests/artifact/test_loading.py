@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +17,6 @@ from slimformer.errors import ArtifactError
 from tests.artifact.conftest import tiny_bert, tiny_tokenizer
 from tests.artifact.forging import edit, resum, sign
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 def test_gives_model_processor_and_manifest(saved: Path) -> None:
     loaded = load(saved)
@@ -29,6 +26,19 @@ def test_gives_model_processor_and_manifest(saved: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in loaded.model.state_dict().items())
     assert loaded.processor("a fine film")["input_ids"] == tiny_tokenizer()("a fine film")["input_ids"]
     assert loaded.manifest == read_manifest(saved)
+
+
+def test_reads_the_manifest_once(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def watched(path: Path) -> bytes:
+        read.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watched)
+    load(saved)
+    assert read.count("slimformer.json") == 1
 
 
 def test_takes_device_and_dtype(saved: Path) -> None:

@@ -340,7 +340,7 @@ def test_merging(shelf, tmp_path):
     assert verify(tmp_path / "plain").max_difference == 0
     with pytest.raises(ArtifactError, match="is no mask; it is a checkpoint already"):
         merge(tmp_path / "plain", tmp_path / "again")
-    with pytest.raises(ArtifactError, match="exists; give another folder"):
+    with pytest.raises(ArtifactError, match="exists; choose another `--out`"):
         merge(shelf / "mask", tmp_path / "plain")
     merge(shelf / "mask", tmp_path / "plain", overwrite=True)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
 from slimformer.artifact import save, verify
-from slimformer.artifact.staging import _exchange, remove_leftovers, staging
+from slimformer.artifact.staging import _exchange, check_target, remove_leftovers, staging
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 
@@ -217,6 +218,31 @@ def test_where_no_locks_are_kept_artifacts_are_written_and_leftovers_stay(
         remove_leftovers(tmp_path / "out")  # nobody can tell who made them
         assert (stage / "a.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_is_replaced_is_hashed_once(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Path] = []
+    digest = hashlib.file_digest
+
+    def watched(file: BinaryIO, name: str) -> Any:
+        hashed.append(Path(file.name))
+        return digest(file, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hashlib, "file_digest", watched)
+    check_target(artifact, overwrite=True)
+    save(artifact, tiny_bert(seed=1), step=STEP, overwrite=True)
+    former = [path.name for path in hashed if path.parent == artifact]
+    assert "model.safetensors" in former
+    assert sorted(former) == sorted(set(former))
+
+
+def test_what_is_changed_after_it_was_hashed_is_not_replaced(artifact: Path) -> None:
+    check_target(artifact, overwrite=True)
+    content = bytearray((artifact / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (artifact / "model.safetensors").write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"`model\.safetensors` was changed"):
+        check_target(artifact, overwrite=True)
 
 
 def test_interruption_by_the_user_cleans_up(tmp_path: Path) -> None:

@@ -143,9 +143,9 @@ def test_a_folder_that_is_no_artifact_is_never_replaced(overwrite, base, data, t
     (tmp_path / "out" / "letters.txt").write_text("dear")
     more = ["--overwrite"] if overwrite else []
     done = runs.finetune(base, "classification", data, tmp_path / "out", *more)
-    done.refused("is no artifact" if overwrite else "exists; choose another `--out`")
+    done.refused("out` exists and is no artifact", "choose another `--out`")
     done = runs.finetune(base, "classification", data, tmp_path / "out" / "letters.txt", *more)
-    done.refused("letters.txt` is no artifact" if overwrite else "letters.txt` exists")
+    done.refused("letters.txt` exists and is no artifact", "choose another `--out`")
     assert runs.listing(tmp_path) == {"out", "out/letters.txt"}
 
 

@@ -74,7 +74,7 @@ def test_merging(masked, data, tmp_path):
     assert hf.pipeline("text-classification", str(tmp_path / "plain"))("a good film")[0]["label"] in ("no", "yes")
     measured = runs.run("evaluate", tmp_path / "plain", "--data", data, "--json").json
     assert measured["metrics"] == read_manifest(masked).metrics["classification/dev"]
-    runs.run("merge", masked, "--out", tmp_path / "plain").refused("exists; give another folder")
+    runs.run("merge", masked, "--out", tmp_path / "plain").refused("exists; choose another `--out`")
     done = runs.run("merge", masked, "--out", tmp_path / "plain", "--overwrite")
     assert done.out.startswith(f"{masked} merged: BertForSequenceClassification, ")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import sys
+import threading
+import time
 import zlib
 
 import pytest
@@ -142,10 +145,11 @@ def test_rows_of_a_table_that_cannot_be_read(write, monkeypatch):
     found = read(write("r.csv", 'text\nfine\n"a long field\nof three lines\nthat goes on\nfine\n'))
     assert [request.error for request in found] == [
         None,
-        "not a row of a table: field larger than field limit (30)",
+        "not a row of a table: a row of more than 30 characters",
         None,
     ]
     assert [request.content for request in found[::2]] == ["fine", "fine"]
+    assert [request.line for request in found] == [2, 3, 6]
     monkeypatch.undo()
     found = read(write("r.csv", 'text,label\n"a"b,x\n"whole",y\n"cut off,'))
     assert found[0].error.startswith("not a row of a table: ")
@@ -168,3 +172,28 @@ def test_the_limit_on_fields_is_as_it_was(write):
 def test_on_the_command_line():
     found = [request.content for request in given_requests(["plain", '{"text": "a"}', "{broken"])]
     assert found == ["plain", {"text": "a"}, "{broken"]
+
+
+def test_threads_read_long_fields_at_the_same_time():
+    """The limit of the process is neither put back under another reader nor left as it was lifted."""
+    before = csv.field_size_limit(10)
+
+    def first_row(pipe, rows):
+        with os.fdopen(pipe, "rb") as stream:
+            rows.append(next(requests._requests("rows.csv", stream)))
+
+    ends, rows, threads = [os.pipe() for _ in range(2)], ([], []), []
+    try:
+        for (out, into), place in zip(ends, rows, strict=True):
+            os.write(into, b"text\n")
+            threads.append(threading.Thread(target=first_row, args=(out, place), daemon=True))
+            threads[-1].start()
+            time.sleep(0.2)  # until it waits for its row
+        for (_, into), thread in zip(ends, threads, strict=True):
+            os.write(into, b"a field of more than ten letters\n")
+            thread.join(5)
+            os.close(into)
+        assert [request.error for place in rows for request in place] == [None, None]
+        assert csv.field_size_limit() == 10
+    finally:
+        csv.field_size_limit(before)

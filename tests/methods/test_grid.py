@@ -79,7 +79,7 @@ def test_a_finished_grid_is_not_run_again(place, common, grid, monkeypatch):
 def test_other_rates_than_those_of_the_result_are_another_run(place, common, grid, monkeypatch):
     """Which is told from the record alone: nothing is loaded, nor could it be."""
     monkeypatch.setattr(hf.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(TrainingError, match="exists; choose another `--out`"):
+    with pytest.raises(ArtifactError, match="exists; choose another `--out`"):
         slimformer.finetune(**common, lr_grid="1e-9,1e-2", out=place / "grid", resume=True)
 
 
@@ -222,7 +222,7 @@ def test_distillation_chooses_by_the_task_its_student_is_measured_on(place, comm
     alone = slimformer.distill(**settings, **steps, lr=float(best))
     assert same(weights(alone.model), weights(slimformer.load(tmp_path / "out").model))
     shutil.copytree(tmp_path / "out-classification", tmp_path / "out2-classification")
-    with pytest.raises(TrainingError, match="out2-classification` exists"):
+    with pytest.raises(ArtifactError, match="out2-classification` exists"):
         slimformer.distill(**settings, **steps, **task, **grid, out=tmp_path / "out2")
 
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.layout import MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
-from slimformer.errors import ArtifactError
-from slimformer.files import JsonError, parse_json, read_limited
-from slimformer.models.names import CONFIG_BYTES
+from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.models import names
 from slimformer.models.trust import CODE_KEYS, trusted
 from slimformer.models.weights import not_finite
 
@@ -27,12 +26,9 @@ DIVERTING_KEYS = frozenset({"transformers_weights"})
 def read_config(path: Path) -> dict[str, Any]:
     """Read one config of an artifact as a JSON object."""
     try:
-        config = parse_json(read_limited(path, CONFIG_BYTES))
-    except (OSError, JsonError) as error:
-        raise ArtifactError(f"`{path}` is not valid JSON: {error}; copy the artifact again") from error
-    if not isinstance(config, dict):
-        raise ArtifactError(f"`{path}` holds a {type(config).__name__}, not an object; copy the artifact again")
-    return config
+        return names.read_config(path)
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from error
 
 
 def check_configs(folder: Path) -> None:
@@ -61,16 +57,16 @@ def drop_code(folder: Path) -> None:
 
 
 def _all_keys(content: object) -> set[str]:
-    found: set[str] = set()
+    keys: set[str] = set()
     waiting = [content]
     while waiting:
         item = waiting.pop()
         if isinstance(item, dict):
-            found.update(item)
+            keys.update(item)
             waiting.extend(item.values())
         elif isinstance(item, list):
             waiting.extend(item)
-    return found
+    return keys
 
 
 def sum_file(path: Path) -> FileSum:
@@ -95,24 +91,24 @@ def check_files(folder: Path, expected: Mapping[str, FileSum]) -> None:
         raise ArtifactError(f"artifact `{folder}` lacks `{name}`; copy it again")
     for name in sorted(present - expected.keys()):
         raise ArtifactError(f"artifact `{folder}` holds `{name}`, which {MANIFEST} does not list; remove it")
-    for name, wanted in expected.items():
+    for name, recorded in expected.items():
         size = (folder / name).stat().st_size
-        if size != wanted.bytes:
-            what = "is cut short" if size < wanted.bytes else "has grown"
+        if size != recorded.bytes:
+            what = "is cut short" if size < recorded.bytes else "has grown"
             raise ArtifactError(
-                f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {wanted.bytes:,}; "
+                f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {recorded.bytes:,}; "
                 "copy the artifact again"
             )
     _check_hashes(folder, expected)
 
 
 def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
-    for name, wanted in expected.items():
-        found = sum_file(folder / name).sha256
-        if found != wanted.sha256:
+    for name, recorded in expected.items():
+        digest = sum_file(folder / name).sha256
+        if digest != recorded.sha256:
             raise ArtifactError(
-                f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {found[:12]}… instead of "
-                f"{wanted.sha256[:12]}…; copy the artifact again"
+                f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {digest[:12]}… instead of "
+                f"{recorded.sha256[:12]}…; copy the artifact again"
             )
 
 

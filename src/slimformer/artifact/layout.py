@@ -56,7 +56,7 @@ def list_files(folder: Path) -> list[str]:
     file counts as that file, as in the cache of the Hub. Links to folders, empty folders,
     pipes and devices are refused, so that nothing in the folder goes unchecked.
     """
-    found = []
+    names = []
     for root, folders, files in os.walk(folder, onerror=_unreadable):
         here = Path(root)
         folders[:] = [name for name in folders if here != folder or name not in LITTER_FOLDERS]
@@ -65,10 +65,10 @@ def list_files(folder: Path) -> list[str]:
             relative = (here / name).relative_to(folder).as_posix()
             if name in files:
                 _refuse_kind(folder, relative)
-                found.append(relative)
+                names.append(relative)
             elif (here / name).is_symlink() or not any((here / name).iterdir()):
                 raise _foreign(folder, relative)
-    return sorted(found)
+    return sorted(names)
 
 
 def is_safe_name(name: str) -> bool:

@@ -10,7 +10,7 @@ from slimformer.artifact.checks import check_configs, check_files, check_finite,
 from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import Probe, rounding_spec
-from slimformer.artifact.provenance import fingerprint
+from slimformer.artifact.provenance import files_fingerprint
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
@@ -18,6 +18,7 @@ from slimformer.models import load_config, quiet, trusted, trusting
 from slimformer.models.loading import check_tokenizer, processor_class
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -135,18 +136,20 @@ def load_checked(
     Returns:
         What was loaded, and the largest difference to the answers recorded.
     """
-    check_stored(folder, manifest)
-    model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base)
+    storage = check_stored(folder, manifest)
+    model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base, storage=storage)
     check_class(folder, manifest, type(model))
-    loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base), manifest)
+    loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base, storage=storage), manifest)
     bytes_each = 2 if cast_base else model.dtype.itemsize
     return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
 
 
-def check_stored(folder: Path, manifest: Manifest) -> None:
-    """Refuse weights that are not the ones saved, whatever their sums say, and a config that tells another type."""
-    _check_weight_files(folder, manifest)
-    if (weights := fingerprint(folder)) != manifest.model.fingerprint:
+def check_stored(folder: Path, manifest: Manifest) -> Storage:
+    """Refuse weights that are not the ones saved, and a config that tells another type; return how they are stored."""
+    storage = storage_of(folder, manifest)
+    files = storage.tensor_files(folder)
+    _check_weight_files(folder, manifest, files)
+    if (weights := files_fingerprint(files)) != manifest.model.fingerprint:
         raise ArtifactError(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
@@ -156,6 +159,7 @@ def check_stored(folder: Path, manifest: Manifest) -> None:
             f"{CONFIG} of artifact `{folder}` gives the type `{dtype[:40]}`, and the artifact is of "
             f"`{manifest.model.dtype}`; copy the artifact again"
         )
+    return storage
 
 
 def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
@@ -167,9 +171,9 @@ def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
         )
 
 
-def _check_weight_files(folder: Path, manifest: Manifest) -> None:
+def _check_weight_files(folder: Path, manifest: Manifest, files: Sequence[Path]) -> None:
     """Refuse weights beside those that are read: another program might read these."""
-    read = {path.name for path in storage_of(folder).tensor_files(folder)}
+    read = {path.name for path in files}
     for name in sorted(manifest.files):
         if name.endswith(".safetensors") and name not in read:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
@@ -270,19 +274,19 @@ def _loader(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     for auto, reference in (config.get("auto_map") or {}).items() if trusted() else ():
         if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
             return getattr(transformers, auto), {"trust_remote_code": True}
-    found = getattr(transformers, names[0], None)
-    if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
+    architecture = getattr(transformers, names[0], None)
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
         raise ArtifactError(
             f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
             f"{transformers.__version__}; install the version it was saved with"
         )
-    return found, {}
+    return architecture, {}
 
 
 def architecture_of(folder: Path) -> type[PreTrainedModel]:
     """The class of Transformers that the config of a folder names."""
-    found: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
-    return found
+    architecture: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
+    return architecture
 
 
 def _read_probe(folder: Path) -> Probe:

@@ -217,12 +217,12 @@ def _parse(data: bytes, source: str) -> dict[str, Any]:
     return raw
 
 
-def _check_format(found: object, source: str) -> None:
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise ArtifactError(f"`{source}` has the format {found!r}, which is no version; copy the artifact again")
-    if found > FORMAT:
+def _check_format(number: object, source: str) -> None:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise ArtifactError(f"`{source}` has the format {number!r}, which is no version; copy the artifact again")
+    if number > FORMAT:
         raise ArtifactError(
-            f"`{source}` is of format {found}, and this slimformer reads up to format {FORMAT}; update slimformer"
+            f"`{source}` is of format {number}, and this slimformer reads up to format {FORMAT}; update slimformer"
         )
 
 

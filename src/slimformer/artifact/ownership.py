@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.checks import sum_file
@@ -19,6 +20,8 @@ from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from slimformer.artifact.manifest import FileSum
 
 #: The file by which a folder says that it may be removed; it is the first one made there and the last one removed.
 MARK = ".slimformer"
@@ -102,6 +105,20 @@ def check_outside(path: Path) -> None:
         raise ArtifactError(f"`{path}` lies in the artifact `{around}`, which has to stay whole; choose another place")
 
 
+def _sum(path: Path) -> FileSum:
+    """The sum of a file, which is read once however often it is asked for until it changes."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return sum_file(path)  # which says why it cannot
+    return _sum_of(path, (seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns))
+
+
+@lru_cache(maxsize=1024)
+def _sum_of(path: Path, _: tuple[int, ...]) -> FileSum:
+    return sum_file(path)
+
+
 def check_replaceable(folder: Path) -> None:
     """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
 
@@ -113,7 +130,7 @@ def check_replaceable(folder: Path) -> None:
         for name in list_kept(folder):
             raise ArtifactError(f"`{name}` is none of its files; move it away")
         for name in list_files(folder):
-            if name != MANIFEST and (name not in saved or sum_file(folder / name) != saved[name]):
+            if name != MANIFEST and (name not in saved or _sum(folder / name) != saved[name]):
                 what = "was changed" if name in saved else "is none of its files"
                 raise ArtifactError(f"`{name}` {what}; move it away")
     except ArtifactError as error:

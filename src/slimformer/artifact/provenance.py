@@ -35,9 +35,14 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
         weights: a model, a state dict, or a folder with safetensors.
     """
     if isinstance(weights, str | Path):
-        return _combine(_folder_digests(as_path(weights)))
+        return files_fingerprint(_weight_files(as_path(weights)))
     tensors = weights if isinstance(weights, Mapping) else stored_tensors(weights)
     return _combine(_digests(tensors.items()))
+
+
+def files_fingerprint(files: Iterable[Path]) -> str:
+    """The fingerprint of the weights in some safetensors files, however these divide them."""
+    return _combine(_file_digests(files))
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -77,12 +82,16 @@ def _untied(model: nn.Module) -> dict[str, Tensor]:
     return untied
 
 
-def _folder_digests(folder: Path) -> Iterable[tuple[str, str]]:
-    from safetensors import SafetensorError, safe_open
-
+def _weight_files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise ArtifactError(f"no folder at `{folder}`; give a model, its state dict or its folder")
-    for path in storage_of(folder).tensor_files(folder):
+    return storage_of(folder).tensor_files(folder)
+
+
+def _file_digests(files: Iterable[Path]) -> Iterable[tuple[str, str]]:
+    from safetensors import SafetensorError, safe_open
+
+    for path in files:
         try:
             with safe_open(path, framework="pt") as file:
                 names = file.keys()
@@ -105,6 +114,11 @@ def tensor_digest(tensor: Tensor) -> str:
     digest = hashlib.sha256(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
     digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
+    """Hash the names, types, shapes and values of all tensors, those of int64 included."""
+    return _combine((name, tensor_digest(tensor)) for name, tensor in tensors.items())
 
 
 def _combine(digests: Iterable[tuple[str, str]]) -> str:
@@ -163,13 +177,13 @@ def describe_base(base: Base | str | Path) -> Base:
 
 def versions() -> dict[str, str]:
     """Collect the versions of Python and the libraries that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _manifest_of(base: Base | str | Path | None) -> Manifest | None:
@@ -196,9 +210,9 @@ def cached_folder(name: str) -> Path | None:
 
     for file in weight_files():
         try:
-            found = try_to_load_from_cache(name, file)
+            cached = try_to_load_from_cache(name, file)
         except HFValidationError:
             return None
-        if isinstance(found, str):
-            return Path(found).parent
+        if isinstance(cached, str):
+            return Path(cached).parent
     return None

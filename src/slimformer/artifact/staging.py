@@ -39,7 +39,7 @@ def staging(folder: str | Path, *, needed: int, overwrite: bool = False) -> Iter
         overwrite: whether an artifact that is there already may be replaced.
     """
     target = as_path(folder).resolve()
-    _check_target(target, overwrite)
+    check_target(target, overwrite)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with hidden_folder(target) as stage:
@@ -118,18 +118,19 @@ def _hidden_name(target: Path) -> str:
     return f".{target.name}.tmp-{secrets.token_hex(4)}"
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
-    if not target.name or (target.exists() and not target.is_dir()):
-        raise ArtifactError(f"`{target}` is a file or has no name of its own; give a new folder")
+def check_target(target: Path, overwrite: bool) -> None:
+    """Refuse a place for an artifact that is taken, unless what is there is an artifact that may be replaced."""
+    if not target.name:
+        raise ArtifactError(f"`{target}` has no name of its own; choose another `--out`")
     check_outside(target)
-    if not target.exists() or not any(target.iterdir()):
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not (target / MANIFEST).is_file():
-        raise ArtifactError(
-            f"folder `{target}` exists and is no artifact, so it is not replaced; give another folder or empty it"
-        )
+        raise ArtifactError(f"`{target}` exists and is no artifact, so it is not replaced; choose another `--out`")
     if not overwrite:
-        raise ArtifactError(f"artifact `{target}` exists; give another folder, or overwrite=True to replace it")
+        raise ArtifactError(
+            f"`{target}` exists; choose another `--out`, or add `--overwrite` (`overwrite=True`) to replace it"
+        )
     check_replaceable(target)
 
 
@@ -201,7 +202,7 @@ def _publish(stage: Path, target: Path, overwrite: bool) -> None:
         stage.rename(target)
         sync(target.parent)
         return
-    _check_target(target, overwrite)  # much may have been put there since
+    check_target(target, overwrite)  # much may have been put there since
     if not _exchange(stage, target):
         former = target.with_name(f".{target.name}.old-{secrets.token_hex(4)}")
         target.rename(former)

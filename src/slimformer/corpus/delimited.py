@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -28,6 +27,7 @@ from slimformer.corpus.source import (
     text_column_of,
 )
 from slimformer.errors import DataError
+from slimformer.files import CsvRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,10 +74,8 @@ class QuotedRecords(Source):
         with opened(self.file.path) as file:
             file.seek(begin)
             text = decode(file.read(end - begin), str(self.file.path), on_fault, byte=begin)
-        with _field_limit():
-            # newline="" leaves line ends inside quoted fields as they are.
-            records = list(csv.reader(io.StringIO(text, newline="")))
-        for fields in records:
+        # newline="" leaves line ends inside quoted fields as they are.
+        for fields in CsvRows(io.StringIO(text, newline="")):
             if len(fields) == len(self.names) and fields[self.field].strip():
                 yield fields[self.field]
 
@@ -103,12 +101,11 @@ def open_tsv(file: SourceFile, text_column: str | None, step: int) -> Source:
 
 def open_csv(file: SourceFile, text_column: str | None, step: int) -> Source:
     """A CSV file; its first record names the columns."""
-    with _field_limit():
-        records = _records(file.path)
-        _, header = next(records, (0, [""]))
-        names = check_names([name.encode("latin-1").decode(errors="replace") for name in header], str(file.path))
-        field = names.index(text_column_of(names, str(file.path), text_column))
-        return QuotedRecords(file, _borders(file.path, records, len(names), step), tuple(names), field)
+    records = _records(file.path)
+    _, header = next(records, (0, [""]))
+    names = check_names([name.encode("latin-1").decode(errors="replace") for name in header], str(file.path))
+    field = names.index(text_column_of(names, str(file.path), text_column))
+    return QuotedRecords(file, _borders(file.path, records, len(names), step), tuple(names), field)
 
 
 def _borders(path: Path, records: Iterator[tuple[int, list[str]]], width: int, step: int) -> NDArray[np.int64]:
@@ -127,7 +124,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
     with opened(path) as file:
         file.seek(begin_of(path))
         begin = file.tell()
-        reader = csv.reader(_lines(path, file), strict=True)
+        reader = CsvRows(_lines(path, file), RECORD_LIMIT, strict=True)
         while True:
             line = reader.line_num + 1
             try:
@@ -149,16 +146,6 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
         if len(line) == RECORD_LIMIT and not line.endswith(b"\n"):
             raise DataError(f"`{path}` has a line of more than {RECORD_LIMIT:,} bytes; split it")
         yield line.decode("latin-1")
-
-
-@contextmanager
-def _field_limit() -> Iterator[None]:
-    """Allow fields as long as a record may be; the module's limit is global, so it is put back."""
-    before = csv.field_size_limit(RECORD_LIMIT)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
 
 
 def _ragged(fields: list[str], width: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import DataError
+from slimformer.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -72,7 +73,7 @@ class Encoder:
 
     def digest(self) -> str:
         """A hash of everything that decides which tokens a text becomes."""
-        state = (json.loads(self._core.to_str()), self._core.encode_special_tokens, self.separator)
+        state = (parse_json(self._core.to_str(), halves=True), self._core.encode_special_tokens, self.separator)
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def _ids(self, texts: list[str]) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_
 from slimformer.corpus.source import Source, SourceFile, opened, refuse, size_of, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
-from slimformer.files import START, as_path, why_no_text
+from slimformer.files import START, TABLES, as_path, why_no_text
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How the names of text files end.
 TEXT_ENDINGS = (".txt", ".text", ".raw", ".tokens")
 #: How the names of files that can be read end.
-ENDINGS = (*TEXT_ENDINGS, ".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+ENDINGS = (*TEXT_ENDINGS, *TABLES)
 #: Packed files cannot be read from the middle: ending → the command that unpacks.
 PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 

@@ -16,6 +16,7 @@ import numpy as np
 from slimformer.corpus.examples import Block, Encoder, Packing
 from slimformer.corpus.source import Outlive
 from slimformer.errors import DataError
+from slimformer.files import parse_json
 from slimformer.tasks.features import Inputs, TensorCollator, padding_collator
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class Memo:
         counts: dict[int, int] = {}
         for line in content.split(b"\n"):
             try:
-                values = json.loads(line)
+                values = parse_json(line)
                 if values["stream"] == self._key:
                     counts[int(values["block"])] = int(values["examples"])
             except (ValueError, TypeError, KeyError):

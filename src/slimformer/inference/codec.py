@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
+from slimformer.files import HALF, texts_in
 from slimformer.tasks import get_task, known
 from slimformer.tasks.columns import label_names, ways_to_read
 from slimformer.tasks.kinds import kind_of
@@ -193,15 +194,5 @@ def recorded_columns(task: TaskRecord) -> tuple[str, ...]:
 
 def _refuse_unwritable(content: Any) -> None:
     """Refuse text with half of a character in it, which JSON can spell and no tokenizer reads."""
-    waiting = [content]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, Mapping):
-            waiting.extend([*item.keys(), *item.values()])
-        elif isinstance(item, (list, tuple)):
-            waiting.extend(item)
-        elif isinstance(item, str):
-            try:
-                item.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise DataError(f"the text of a request is no Unicode: {error.reason}; mend the text") from error
+    if any(HALF.search(text) for text in texts_in(content)):
+        raise DataError("the text of a request is no Unicode: it holds half of a character; mend the text")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.files import START, JsonError, as_path, open_file, parse_json, why_no_text
+from slimformer.files import START, TABLES, CsvRows, JsonError, as_path, open_file, parse_json, why_no_text
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -86,9 +86,10 @@ def _unreadable(name: str, error: Exception) -> DataError:
 def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     file = "standard input" if name == STDIN else name
     suffix = Path(name.removesuffix(".gz")).suffix.lower()
+    written = TABLES.get(suffix)
     lines = _lines(file, stream)
-    if suffix in (".csv", ".tsv"):
-        yield from _table(file, lines, quoted=suffix == ".csv")
+    if written in ("csv", "tsv"):
+        yield from _table(file, lines, quoted=written == "csv")
         return
     first = next(lines, None)
     if first is None:
@@ -96,7 +97,7 @@ def _requests(name: str, stream: IO[bytes]) -> Iterator[TaskRequest]:
     begin = first[1].lstrip()[:1]
     if suffix == ".json" and begin == "[":
         raise DataError(f"`{file}` holds one JSON array; write one object a line")
-    as_json = suffix in (".jsonl", ".ndjson", ".json") or begin == "{"
+    as_json = written == "jsonl" or begin == "{"
     for number, text, error in _chain(first, lines):
         yield _json_request(file, number, text, error) if as_json else _text_request(file, number, text, error)
 
@@ -127,12 +128,12 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
             yield f"{text}\n"
 
     options: dict[str, Any] = {"strict": True} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    rows = csv.reader(texts(), **options)
+    rows = CsvRows(texts(), MAX_LINE, **options)
     columns = _columns(file, rows)
     while True:
         begin = rows.line_num + 1
         try:
-            values = _next_row(rows)
+            values = next(rows, None)
             reason = None
         except csv.Error as error:
             values, reason = [], f"not a row of a table: {error}"
@@ -148,7 +149,7 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
 def _columns(file: str, rows: Iterator[list[str]]) -> list[str]:
     """The names of columns, which stand in the first row."""
     try:
-        columns = _next_row(rows)
+        columns = next(rows, None)
     except csv.Error as error:
         raise DataError(f"the first line of `{file}` names no columns: {error}; mend it") from error
     if columns is None:
@@ -157,15 +158,6 @@ def _columns(file: str, rows: Iterator[list[str]]) -> list[str]:
     if twice:
         raise DataError(f"`{file}` names column `{twice[0]}` twice; give every column its own name")
     return columns
-
-
-def _next_row(rows: Iterator[list[str]]) -> list[str] | None:
-    """The next row; None after the last. Fields may be as long as a line: the module's limit is global, so put back."""
-    before = csv.field_size_limit(MAX_LINE)
-    try:
-        return next(rows, None)
-    finally:
-        csv.field_size_limit(before)
 
 
 def _lines(file: str, stream: IO[bytes]) -> Iterator[Line]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
-from slimformer.artifact.ownership import check_outside, check_replaceable
-from slimformer.artifact.staging import remove_leftovers, try_place
+from slimformer.artifact.ownership import check_outside
+from slimformer.artifact.staging import check_target, remove_leftovers, try_place
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
@@ -91,15 +91,8 @@ class OutputDirectory:
 
     def check_free(self, options: RunOptions) -> None:
         """Refuse a place that is taken, unless it may be replaced."""
-        if self.path is None or not is_main() or not self.path.exists():
-            return
-        if self.path.is_dir() and not any(self.path.iterdir()):
-            return
-        if not options.overwrite:
-            raise TrainingError(f"`{self.path}` exists; choose another `--out`, or add `--overwrite` to replace it")
-        if not (self.path / MANIFEST).is_file():
-            raise TrainingError(f"`{self.path}` is no artifact, so it is not replaced; choose another `--out`")
-        check_replaceable(self.path)
+        if self.path is not None and is_main():
+            check_target(self.path, options.overwrite)
 
     @contextmanager
     def working(self) -> Iterator[TrainingFolder]:

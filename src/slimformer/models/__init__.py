@@ -14,8 +14,12 @@ from slimformer.models.loading import (
 from slimformer.models.names import ALIASES, is_causal, load_config, positions, quiet, resolve, sees_images
 from slimformer.models.trust import trusted, trusting
 
+#: Positions with this label count for nothing in losses of Transformers, nor in metrics.
+IGNORED = -100
+
 __all__ = [
     "ALIASES",
+    "IGNORED",
     "check_weights",
     "is_causal",
     "load_config",

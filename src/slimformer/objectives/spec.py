@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from slimformer.objectives.objective import Weighted
     from slimformer.objectives.terms import Models
 
+#: All ordered pairs of queries, keys and values, whose relations can be learned.
+ALL_PAIRS = tuple(f"{one}{other}" for one in "qkv" for other in "qkv")
 _ENTRY = re.compile(r"(?P<name>[A-Za-z][\w-]*)\s*(?:\[(?P<options>[^\[\]]*)\])?\s*(?::\s*(?P<weight>\S+))?")
 #: An entry as it should be, for messages.
 EXAMPLE = "`relations:1, hidden[all]:0.1`"

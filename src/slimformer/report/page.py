@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.staging import hidden_folder
 from slimformer.errors import ConfigError
+from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ SEAL = b"<!-- slimformer, sha256 of what stands above: "
 
 def write_page(page: Page, path: str | Path) -> Path:
     """Write a page, whole or not at all; only a page of ours may have been there before."""
-    target = Path(path).expanduser()
+    target = as_path(path)
     check_page(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     content = page.html().encode()

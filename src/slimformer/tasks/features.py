@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
+from slimformer.models import IGNORED
+
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
@@ -73,9 +75,6 @@ def item_length(item: Mapping[str, Any]) -> int:
     first = ids[0] if len(ids) else 0
     return max(len(choice) for choice in ids) if np.ndim(first) else len(ids)
 
-
-#: Positions that no loss and no metric looks at.
-IGNORED = -100
 
 #: Makes a batch of some items; holds nothing but numbers, so it pickles to workers.
 Collator: TypeAlias = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]

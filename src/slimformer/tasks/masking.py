@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.tasks.features import IGNORED
+from slimformer.models import IGNORED
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import DataError
-from slimformer.tasks.features import IGNORED
+from slimformer.models import IGNORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,7 +6,6 @@ have reached the disk. Whatever is not sealed, or does not match its seal, is tr
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shutil
@@ -16,11 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
 from slimformer.artifact.checks import sum_file
+from slimformer.artifact.provenance import tensors_digest
 from slimformer.artifact.staging import sync, write_file
 from slimformer.errors import ArtifactError, TrainingError
+from slimformer.files import parse_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -49,7 +50,7 @@ def is_sealed(checkpoint: Path) -> bool:
 def damage(checkpoint: Path) -> str | None:
     """What of a sealed checkpoint is not as it was written; None if all is."""
     try:
-        sums: dict[str, str] = json.loads((checkpoint / SEAL).read_text(encoding="utf-8"))
+        sums: dict[str, str] = parse_json((checkpoint / SEAL).read_bytes())
         changed = [name for name, expected in sums.items() if sum_file(checkpoint / name).sha256 != expected]
     except (OSError, ValueError, AttributeError):
         return SEAL
@@ -100,8 +101,15 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
-def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a model's state to a file, whole or not at all; a tensor that is shared is written once."""
+def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None, *, summed: bool = True) -> None:
+    """Write a model's state to a file, whole or not at all; a tensor that is shared is written once.
+
+    Args:
+        model: The model.
+        path: The file.
+        metadata: What to note beside the weights.
+        summed: Whether the file has a sum of its own; in a checkpoint the seal has one of every file.
+    """
     seen: set[tuple[int, tuple[int, ...]]] = set()
     tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
@@ -110,8 +118,9 @@ def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None 
             seen.add(key)
             tensors[name] = tensor.detach().contiguous()
     draft = path.with_suffix(".tmp")
+    own_sum = {SUM: tensors_digest(tensors)} if summed else {}
     try:
-        save_file(tensors, draft, metadata={"format": "pt", **(metadata or {}), SUM: _sum(tensors)})
+        save_file(tensors, draft, metadata={"format": "pt", **(metadata or {}), **own_sum})
         sync(draft)
         draft.replace(path)
     finally:
@@ -119,11 +128,11 @@ def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None 
     sync(path.parent)
 
 
-def read_weights(model: nn.Module, path: Path) -> None:
-    """Load a model's state from a file written by `write_weights` for the same model."""
+def read_weights(model: nn.Module, path: Path, *, summed: bool = True) -> None:
+    """Load a model's state from a file that `write_weights` wrote for the same model, in the same way."""
     expected = read_metadata(path).get(SUM)
     stored = load_file(path)
-    if expected != _sum(stored):
+    if summed and expected != tensors_digest(stored):
         raise TrainingError(f"the weights in `{path}` are not what was written; remove `{path.parent}` to start anew")
     state = model.state_dict()
     pointers = {(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items() if name in stored}
@@ -143,14 +152,3 @@ def read_metadata(path: Path) -> dict[str, str]:
             return dict(file.metadata() or {})
     except SafetensorError as error:
         raise TrainingError(f"`{path}` is damaged ({error}); remove `{path.parent}` to start anew") from error
-
-
-def _sum(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of tensors and their names."""
-    import torch
-
-    total = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return total.hexdigest()

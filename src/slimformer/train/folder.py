@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.ownership import is_own, lies_at, lock, mark, remove, remove_mark
 from slimformer.artifact.staging import FULL, system_code, write_file
 from slimformer.errors import TrainingError, visible
+from slimformer.files import JsonError, parse_json
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class TrainingFolder:
                 f"an unfinished run lies in `{self.path}`; add `--resume` to go on with it, or remove it"
             )
         stored = _read(path)
-        current = json.loads(json.dumps(settings))
+        current = parse_json(json.dumps(settings), halves=True)
         method = current.pop(METHOD, None)
         if stored.get(METHOD, method) != method:
             raise TrainingError(
@@ -220,8 +221,9 @@ def writing(folder: Path) -> Iterator[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        # A path of the settings may hold bytes that are no character.
+        stored = parse_json(path.read_bytes(), halves=True)
+    except (OSError, JsonError) as error:
         raise TrainingError(f"`{path}` cannot be read: {error}; remove `{path.parent}` to start anew") from error
     if not isinstance(stored, dict):
         raise TrainingError(

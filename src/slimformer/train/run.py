@@ -177,7 +177,6 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
             f"accumulation steps; give a multiple of {parts}"
         )
     total = count_steps(options, epoch)
-    schedule = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
     evaluating: dict[str, Any] = {"eval_strategy": "no"}  # without a number of steps, a callback asks for it
     if evaluates and options.eval_every is not None:
         evaluating = {"eval_strategy": "steps", "eval_steps": options.eval_every}
@@ -187,7 +186,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
         per_device_train_batch_size=options.batch_size // parts,
         gradient_accumulation_steps=options.accumulation,
         learning_rate=options.lr,
-        lr_scheduler_type=schedule[options.schedule],
+        lr_scheduler_type="constant_with_warmup" if options.schedule == "constant" else options.schedule,
         warmup_steps=int(options.warmup * total),
         weight_decay=options.weight_decay,
         adam_beta1=options.beta1,

@@ -269,7 +269,7 @@ class SlimTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_weights(self.trained, folder / WEIGHTS)
+        write_weights(self.trained, folder / WEIGHTS, summed=False)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         checkpoint = self.folder / f"{checkpoints.PREFIX}{self.state.global_step}"
@@ -287,4 +287,5 @@ class SlimTrainer(Trainer):
         self.accelerator.wait_for_everyone()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        read_weights(self.trained if model is None else model, Path(resume_from_checkpoint) / WEIGHTS)
+        path = Path(resume_from_checkpoint) / WEIGHTS
+        read_weights(self.trained if model is None else model, path, summed=False)

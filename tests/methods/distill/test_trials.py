@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slimformer import Anatomy
-from slimformer.errors import ConfigError
-from slimformer.methods.distill.trials import fixed_layer, halve, winner
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.methods.distill.trials import _read_trials, fixed_layer, halve, winner
 from tests import zoo
 
 
@@ -59,3 +59,10 @@ def test_the_best_wins_when_trials_agree(scores):
 def test_a_late_bloomer_can_win_once_it_is_in_the_better_half():
     trials = halve([0, 1, 2, 3], 10, lambda layer, steps: layer if steps == 10 else -layer)
     assert winner(trials) == 2
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '[{"layer": 1}]', "{" * 100_000])
+def test_a_note_of_trials_that_cannot_be_read_says_what_to_do(text, tmp_path):
+    (tmp_path / "teacher_layer.json").write_text(text)
+    with pytest.raises(TrainingError, match="remove it to try the blocks again"):
+        _read_trials(tmp_path / "teacher_layer.json")

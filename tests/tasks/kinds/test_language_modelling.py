@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from slimformer.errors import DataError
+from slimformer.models import IGNORED
 from slimformer.tasks import get_task
-from slimformer.tasks.features import IGNORED
 from slimformer.tasks.kinds import kind_of
 from slimformer.tasks.splits import Split
 from tests import corpus

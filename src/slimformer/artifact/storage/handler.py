@@ -86,13 +86,18 @@ class Storage(ABC):
         return []
 
 
-def storage_of(folder: Path) -> Storage:
-    """How the weights of a folder are stored: as its manifest says, or as its files look where there is none."""
-    if (folder / MANIFEST).is_file():
+def storage_of(folder: Path, manifest: Manifest | None = None) -> Storage:
+    """How the weights of a folder are stored: as its manifest says, or as its files look where there is none.
+
+    Args:
+        folder: The folder.
+        manifest: Its manifest, where it has been read already.
+    """
+    if manifest is None and (folder / MANIFEST).is_file():
         manifest = read_manifest(folder)
-        # Format 1 did not tell of rounded activations, which need slimformer too.
-        if manifest.format > 1:
-            return _recorded(folder, manifest.model.storage)
+    # Format 1 did not tell of rounded activations, which need slimformer too.
+    if manifest is not None and manifest.format > 1:
+        return _recorded(folder, manifest.model.storage)
     # Those from outside come first: what they write may look like a plain checkpoint, and no less.
     for name in sorted(STORAGE, key=lambda name: name in STORAGE.own):
         handler: Storage = STORAGE.get(name)()

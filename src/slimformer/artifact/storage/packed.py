@@ -6,7 +6,6 @@ packed form is kept beside them, a sixteenth of their size, so that it can be sa
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +15,9 @@ from slimformer.artifact.layout import CONFIG, PACKED
 from slimformer.artifact.storage.handler import indexed_files
 from slimformer.artifact.storage.plain import PlainStorage
 from slimformer.errors import ArtifactError
+from slimformer.files import JsonError, read_json
 from slimformer.formats import PackedWeight
-from slimformer.models.weights import PLAIN_WEIGHTS
+from slimformer.models.weights import CONFIG_BYTES, PLAIN_WEIGHTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -166,7 +166,7 @@ class PackedStorage(PlainStorage):
 def _described(folder: Path) -> dict[str, Any]:
     """`quantization_config` of a folder's config; empty where there is none."""
     try:
-        described = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["quantization_config"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        described = read_json(folder / CONFIG, CONFIG_BYTES)["quantization_config"]
+    except (OSError, JsonError, KeyError, TypeError):
         return {}
     return described if isinstance(described, dict) else {}

@@ -12,6 +12,7 @@ from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.models.weights import MAX_PARTS
 from slimformer.objectives import TermSpec, parse_terms
+from slimformer.objectives.spec import ALL_PAIRS
 from slimformer.train.options import StepOptions
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
@@ -19,23 +20,16 @@ Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
 Start = Literal["random", "truncate", "spaced"]
 #: Settings that tell how large a student is.
 SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
-#: Objectives that are one term.
-SHORTHANDS: dict[str, str] = {
-    "relations": "relations",
-    "minilm-v1": "minilm-v1",
-    "hidden-states": "hidden",
-    "soft-labels": "logits",
-}
+#: Objectives whose one term has another name.
+SHORTHANDS = {"hidden-states": "hidden", "soft-labels": "logits"}
 #: Names that stand for a block of the teacher.
 LAYERS = ("last", "upper-middle", "auto")
-#: All ordered pairs of queries, keys and values; `all` stands for them.
-PAIRS = tuple(f"{one}{other}" for one in "qkv" for other in "qkv")
 
 
 def _split(value: Any) -> Any:
     """Accept `qq,kk,vv` and `all` as well as a list of pairs."""
     names = _items(value)
-    return PAIRS if names == ("all",) else names
+    return ALL_PAIRS if names == ("all",) else names
 
 
 def _items(value: Any) -> Any:
@@ -161,8 +155,8 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for pair in self.relations:
-            if pair not in PAIRS:
-                raise ValueError(f"there is no relation `{pair}`; choose from {', '.join(PAIRS)}, or `all`")
+            if pair not in ALL_PAIRS:
+                raise ValueError(f"there is no relation `{pair}`; choose from {', '.join(ALL_PAIRS)}, or `all`")
         weights = self.relation_weights
         if weights is not None and len(weights) != len(self.relations):
             raise ValueError(f"{len(self.relations)} relations and {len(weights)} weights; give one weight for each")
@@ -190,7 +184,7 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
             return parse_terms(self.terms)
         ways = () if self.pooled in (None, "recorded") else (self.pooled,)
         pooled = [] if self.pooled is None else [TermSpec("pooled", self.pooled_weight, ways)]
-        return [TermSpec(SHORTHANDS[self.objective]), *pooled]
+        return [TermSpec(SHORTHANDS.get(self.objective, self.objective)), *pooled]
 
     @property
     def passes(self) -> float | None:

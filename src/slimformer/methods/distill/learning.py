@@ -10,10 +10,11 @@ from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
 from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
+from slimformer.models import IGNORED
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
 from slimformer.objectives.objective import union
 from slimformer.objectives.terms.predictions import MASKED
-from slimformer.tasks.features import IGNORED, PaddingCollator, TensorCollator
+from slimformer.tasks.features import PaddingCollator, TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import ConfigError, UsageError
+from slimformer.files import as_path
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
@@ -18,6 +18,7 @@ from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from slimformer import artifact
     from slimformer.corpus import Stream
@@ -121,7 +122,7 @@ class Distill(Method[DistillConfig]):
                 "`--student`"
             )
         if config.report is not None:
-            check_report(Path(config.report).expanduser(), config.out)
+            check_report(as_path(config.report), config.out)
 
     def unscored(self) -> str | None:
         """Losses of distillation say little about tasks; the student has to be fine-tuned on one."""
@@ -231,7 +232,7 @@ def check_report(path: Path, out: str | None) -> None:
     """Refuse, before any work, a report that could not be written, or would lie among the files of the result."""
     if path.is_dir():
         raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
-    result = None if out is None else Path(out).expanduser().absolute()
+    result = None if out is None else as_path(out).absolute()
     if result is not None and result in (path.absolute(), *path.absolute().parents):
         raise ConfigError(
             f"`--report` is `{path}`, inside the result `{out}`, which holds a model alone; put it beside"

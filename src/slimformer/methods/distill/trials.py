@@ -14,7 +14,8 @@ import torch
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.staging import write_file
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.files import JsonError, parse_json
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.output import is_main
 from slimformer.methods.run import show_notes
@@ -52,13 +53,13 @@ def embed(
     name = f"pooled.{'+'.join(pooling)}"
     recorder = Recorder(model, Request.of((), (), name))
     device = next(model.parameters()).device
-    found = []
+    vectors = []
     for start in range(0, len(items), batch_size):
         batch = collate([items[index] for index in range(start, min(start + batch_size, len(items)))])
         inputs = {name: value.to(device) for name, value in batch.items() if name != "labels"}
-        found.append(recorder(inputs)[name].float().cpu().numpy())
+        vectors.append(recorder(inputs)[name].float().cpu().numpy())
     model.train(was_training)
-    return np.concatenate(found)
+    return np.concatenate(vectors)
 
 
 def kept_similarity(teacher: Array, student: Array) -> float:
@@ -105,8 +106,8 @@ def score_on_task(model: PreTrainedModel, data: TaskData, processor: Any, length
     return probe_labels(embeddings, labels, data.kind.linear_probe)
 
 
-def _spearman(truth: Array, found: Array) -> float:
-    return regression_metrics(truth, found, ("spearman",))["spearman"]
+def _spearman(truth: Array, predicted: Array) -> float:
+    return regression_metrics(truth, predicted, ("spearman",))["spearman"]
 
 
 def _unit(vectors: Array) -> Array:
@@ -147,10 +148,10 @@ def halve(layers: list[int], steps: int, attempt: Callable[[int, int], float]) -
     """
     trials: list[Trial] = []
     while len(layers) > 1:
-        found = [Trial(layer, steps, attempt(layer, steps)) for layer in layers]
-        trials += found
+        latest = [Trial(layer, steps, attempt(layer, steps)) for layer in layers]
+        trials += latest
         # Of equals the higher block wins: it has seen more.
-        best = sorted(found, key=lambda trial: (trial.score, trial.layer), reverse=True)
+        best = sorted(latest, key=lambda trial: (trial.score, trial.layer), reverse=True)
         layers = sorted(trial.layer for trial in best[: math.ceil(len(layers) / 2)])
         steps *= 2
     return trials
@@ -197,7 +198,7 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
         return fixed_layer(setting, teacher), []
     note = folder / NOTE
     if note.exists():
-        trials = [Trial(**entry) for entry in json.loads(note.read_text())]
+        trials = _read_trials(note)
         return winner(trials), trials
     score = scorer(setup)
 
@@ -217,6 +218,13 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
     return winner(trials), trials
 
 
+def _read_trials(note: Path) -> list[Trial]:
+    try:
+        return [Trial(**entry) for entry in parse_json(note.read_bytes())]
+    except (OSError, JsonError, TypeError) as error:
+        raise TrainingError(f"`{note}` cannot be read: {error}; remove it to try the blocks again") from error
+
+
 def scorer(setup: Setup) -> Callable[[PreTrainedModel], float]:
     """What a trial is judged by: labels where a task is given that a linear model can learn, else similarities."""
     config = setup.config
@@ -226,8 +234,8 @@ def scorer(setup: Setup) -> Callable[[PreTrainedModel], float]:
     # Other texts than those the trials learn from first.
     stream = setup.stream(seed=config.seed + 1, pack=False)
     items: list[Any] = list(stream.first(EXAMPLES))
-    theirs = embed(_base(setup.teacher), items, stream.collator())
-    return lambda student: kept_similarity(theirs, embed(_base(student), items, stream.collator()))
+    reference = embed(_base(setup.teacher), items, stream.collator())
+    return lambda student: kept_similarity(reference, embed(_base(student), items, stream.collator()))
 
 
 def _base(model: PreTrainedModel) -> PreTrainedModel:

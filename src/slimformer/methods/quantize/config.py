@@ -22,23 +22,18 @@ if TYPE_CHECKING:
 #: Weights that are left as they are.
 FLOAT = "float"
 Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score", "hidden", "none"]
-#: The terms of each kind of knowledge besides soft labels and hidden states; the second of two is weighted by beta.
-SHORTHANDS: dict[str, tuple[str, ...]] = {
-    "map+output": ("attention-maps", "attention-output"),
-    "output+map": ("attention-output", "attention-maps"),
-    "map": ("attention-maps",),
-    "output": ("attention-output",),
-    "mha": ("mha",),
-    "score": ("attention-scores",),
-    "hidden": (),
-    "none": (),
-}
+#: The terms of kinds of knowledge besides soft labels and hidden states; the second of two is weighted by beta.
+SHORTHANDS = {"map": "attention-maps", "output": "attention-output", "mha": "mha", "score": "attention-scores"}
 #: How blocks are named.
 LAYERS = r"all|every-[1-9]\d*|\s*-?\d+\s*(,\s*-?\d+\s*)*"
 #: The clip of the published code, for weights and activations.
 REFERENCE_CLIP = 2.5
 #: Bounds between which a clip can be divided by in every float type, and beyond which none is meant.
 LEAST_CLIP, MOST_CLIP = 1e-4, 1e4
+
+
+def _terms_of(knowledge: Knowledge) -> list[str]:
+    return [SHORTHANDS[part] for part in knowledge.split("+") if part in SHORTHANDS]
 
 
 def _format(value: Any) -> Any:
@@ -162,7 +157,7 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
             )
         if self.terms is not None:
             refuse_both(self, "kd", "beta")
-        elif self.balance == "auto" and len(SHORTHANDS[self.kd]) != 2:
+        elif self.balance == "auto" and len(_terms_of(self.kd)) != 2:
             raise ValueError(f"`balance` is `auto`, and `kd` `{self.kd}` has nothing to balance; use `map+output`")
         if not re.fullmatch(LAYERS, self.distil_layers):
             raise ValueError(
@@ -196,7 +191,7 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         """
         if self.terms is not None:
             return parse_terms(self.terms)
-        weighted = zip(SHORTHANDS[self.kd], (1.0, self.beta), strict=False)
+        weighted = zip(_terms_of(self.kd), (1.0, self.beta), strict=False)
         layers = ("embeddings", *(str(student) for student, _ in blocks))
         return [TermSpec("logits"), TermSpec("hidden", 1.0, layers), *(TermSpec(*each) for each in weighted)]
 

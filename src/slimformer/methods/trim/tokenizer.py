@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slimformer.errors import ConfigError
+from slimformer.files import parse_json
 from slimformer.methods.trim.vocabulary import close_pieces, open_vocabulary
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _check_whole(tokenizer: Any, vocabulary: Vocabulary, kept: list[int]) -> Non
 
 def _check_loaded(trimmed: Any, state: dict[str, Any]) -> None:
     """Refuse a tokenizer whose class makes something else of its tokenizer.json."""
-    loaded = json.loads(trimmed.backend_tokenizer.to_str())
+    loaded = parse_json(trimmed.backend_tokenizer.to_str(), halves=True)
     differing = sorted(part for part in state if loaded[part] != state[part])
     if differing:
         raise ConfigError(

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
+from slimformer.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -224,7 +225,7 @@ def open_vocabulary(tokenizer: Any) -> Vocabulary:
             f"`{type(tokenizer).__name__}` is not a fast tokenizer, so its pieces cannot be taken apart; "
             "use a checkpoint with tokenizer.json"
         )
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    state = parse_json(tokenizer.backend_tokenizer.to_str(), halves=True)
     kind = state["model"]["type"]
     if kind not in MODELS:
         raise CheckpointError(

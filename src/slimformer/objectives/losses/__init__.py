@@ -5,7 +5,8 @@ from slimformer.objectives.losses.cosine import cosine_loss
 from slimformer.objectives.losses.counting import mean_square
 from slimformer.objectives.losses.hidden import hidden_state_loss
 from slimformer.objectives.losses.logits import soft_label_loss, soft_multilabel_loss, soft_token_loss
-from slimformer.objectives.losses.relations import ALL_PAIRS, check_relation_heads, relation_loss
+from slimformer.objectives.losses.relations import check_relation_heads, relation_loss
+from slimformer.objectives.spec import ALL_PAIRS
 
 __all__ = [
     "ALL_PAIRS",

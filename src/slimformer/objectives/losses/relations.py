@@ -10,12 +10,11 @@ from torch import Tensor
 
 from slimformer.errors import ObjectiveError
 from slimformer.objectives.losses.counting import hidden_keys
+from slimformer.objectives.spec import ALL_PAIRS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: All ordered pairs of queries, keys and values.
-ALL_PAIRS = ("qq", "qk", "qv", "kq", "kk", "kv", "vq", "vk", "vv")
 #: Numbers of one chunk of scores, teacher's and student's each: what stays in a core's cache, and 64 MB elsewhere.
 CPU_CHUNK, CHUNK = 1 << 18, 1 << 24
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimformer.errors import ConfigError
+from slimformer.models import IGNORED
 from slimformer.objectives.recording import Request
 from slimformer.objectives.terms.term import Mean, Term
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
     from slimformer.anatomy import Anatomy, Matrix
     from slimformer.objectives.recording import Activations
-
-IGNORED = -100
 
 
 class TiedHead(nn.Module):

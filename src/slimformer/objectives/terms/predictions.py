@@ -8,6 +8,7 @@ from pydantic import Field
 
 from slimformer.config import Config
 from slimformer.errors import ConfigError
+from slimformer.models import IGNORED
 from slimformer.objectives.losses.counting import mean_square
 from slimformer.objectives.losses.logits import soft_label_loss, soft_multilabel_loss, soft_token_loss
 from slimformer.objectives.recording import Request
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from slimformer.objectives.recording import Activations
 
-IGNORED = -100
 #: The variant of the inputs in which tokens are masked.
 MASKED = "masked"
 

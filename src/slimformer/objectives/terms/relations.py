@@ -9,8 +9,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config
 from slimformer.objectives.losses.attention import attention_map_loss
-from slimformer.objectives.losses.relations import ALL_PAIRS, check_relation_heads, relation_loss
+from slimformer.objectives.losses.relations import check_relation_heads, relation_loss
 from slimformer.objectives.recording import Request
+from slimformer.objectives.spec import ALL_PAIRS
 from slimformer.objectives.terms.term import Mean, Names, Term, check_heads, split_names, token_mask
 
 if TYPE_CHECKING:

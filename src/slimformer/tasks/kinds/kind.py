@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from slimformer.errors import DataError
+from slimformer.models import IGNORED
 from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text, label_names
-from slimformer.tasks.features import IGNORED, Collator, Features, padding_collator
+from slimformer.tasks.features import Collator, Features, padding_collator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 
 from slimformer.errors import DataError
+from slimformer.models import IGNORED
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
+from slimformer.tasks.features import Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.answers import likeliest
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
 from slimformer.tasks.kinds.texts import check_length, need_fast, text_of, texts_in

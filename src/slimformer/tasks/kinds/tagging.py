@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from slimformer.errors import DataError
+from slimformer.models import IGNORED
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import IGNORED, Features, PaddingCollator, padding_collator
+from slimformer.tasks.features import Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.answers import label_of
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
 from slimformer.tasks.kinds.texts import check_length, need_fast

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.files import TABLES
 from slimformer.tasks.readers.table import Row, Table
 from slimformer.tasks.splits import SYNONYMS
 
@@ -17,12 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ENDINGS", "Row", "Table", "read", "reader_for"]
 
 _BY_SUFFIX: dict[str, ReaderName] = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".parquet": "parquet",
+    **TABLES,
     ".conll": "conll",
     ".iob": "conll",
     ".iob2": "conll",

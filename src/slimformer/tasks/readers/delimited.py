@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import csv
-import sys
 from collections import Counter
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError, shorten
+from slimformer.files import CsvRows
 from slimformer.tasks.readers.table import Row, Table, read_lines, stream_lines
 
 if TYPE_CHECKING:
@@ -64,29 +63,18 @@ def _bare_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]
 
 def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]:
     # Line ends inside quoted fields stay as they are.
-    reader = csv.reader(stream_lines(path, encoding), delimiter=delimiter, strict=True)
+    reader = CsvRows(stream_lines(path, encoding), delimiter=delimiter, strict=True)
     begins = 1
-    with _unlimited_fields():
-        try:
-            for fields in reader:
-                if fields:
-                    yield begins, fields
-                begins = reader.line_num + 1
-        except csv.Error as error:
-            raise DataError(
-                f"`{path}` line {begins} is not valid CSV: {error}; "
-                'enclose the field in double quotes and write a quote inside it as ""'
-            ) from error
-
-
-@contextmanager
-def _unlimited_fields() -> Iterator[None]:
-    """Allow fields of any length; the module's limit is global, so it is put back."""
-    before = csv.field_size_limit(sys.maxsize)
     try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+        for fields in reader:
+            if fields:
+                yield begins, fields
+            begins = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"`{path}` line {begins} is not valid CSV: {error}; "
+            'enclose the field in double quotes and write a quote inside it as ""'
+        ) from error
 
 
 def _header(path: Path, fields: Sequence[str]) -> list[str]:
