@@ -423,9 +423,7 @@ def alike(before: Any, after: Any) -> bool:
 def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
     """Corrupt and judge the numbers that come in, each by its own dice; memory is bounded once all is imported."""
     torch.set_num_threads(1)
-    before = {}
-    for name in kinds:
-        before[name] = answers_of(_copy(shelf, name))
+    answers = {name: answers_of(_copy(shelf, name)) for name in kinds}
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -437,7 +435,7 @@ def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
         others = [shelf / kind for kind in kinds if kind != name and kind.startswith("old") == old]
         change = corrupt(folder, random.Random(f"{seed} {number}"), UNRECORDED if old else EMPTY, others)
         connection.send(("begun", name, change))
-        outcome = judge(name, folder, change, None if old else before[name])
+        outcome = judge(name, folder, change, None if old else answers[name])
         connection.send(("done", outcome, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 
