@@ -11,7 +11,6 @@ import transformers as hf
 from tokenizers import Tokenizer, processors
 
 from slimformer.artifact import Step, load, save, verify
-from slimformer.artifact.loading import check_recorded
 from slimformer.artifact.reading import IMAGE, LATER, TEXTS, check, read
 from slimformer.errors import ArtifactError
 from slimformer.models.sentence import SentenceSettings
@@ -71,84 +70,71 @@ def test_another_preparation_of_images_is_refused(tmp_path):
 NAMES = ["token_type_ids", "input_ids", "attention_mask"]
 
 
-def pairing_tokenizer():
-    """A tokenizer that tells the second text of a pair from the first."""
+def giving(names):
+    """A tokenizer that tells the second text of a pair from the first, and gives these inputs."""
     tokenizer = tiny_tokenizer()
     template = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
     tokenizer.backend_tokenizer.post_processor = template
+    tokenizer.model_input_names = list(names)
+    assert set(tokenizer("a fine film")) == set(names)
     return tokenizer
 
 
-@pytest.fixture(scope="module", params=["one type", "two types"])
-def typed(request, tmp_path_factory):
-    """Artifacts of models that tell two sorts of token apart, the texts of a pair, and of models that do not."""
-    folder = tmp_path_factory.mktemp("typed") / "out"
-    types = {"one type": 1, "two types": 2}[request.param]
-    save(folder, tiny_bert(type_vocab_size=types), processor=pairing_tokenizer(), step=STEP)
-    return types, folder
+@pytest.fixture(params=["one type", "two types"])
+def typed(request, tmp_path):
+    """The config of a model that tells two sorts of token apart, the texts of a pair, or of one that does not."""
+    config = hf.BertConfig(type_vocab_size={"one type": 1, "two types": 2}[request.param])
+    config.save_pretrained(tmp_path)
+    return config
 
 
-def giving(folder, names):
-    """What is loaded from a folder with a tokenizer that gives these inputs, as another version of it may."""
-    loaded = load(folder, check=False)
-    loaded.processor.model_input_names = names
-    assert set(loaded.processor("a fine film")) == set(names)
-    return loaded
-
-
-def test_only_what_feeds_the_model_counts(typed):
-    types, folder = typed
-    assert check_recorded(folder, giving(folder, NAMES), 4) < 1e-5
-    without_types = giving(folder, NAMES[1:])
-    if types == 1:
-        assert check_recorded(folder, without_types, 4) < 1e-5
+def test_only_what_feeds_the_model_counts(typed, tmp_path):
+    (tmp_path / "reading.json").write_text(read(tmp_path, typed, giving(NAMES), None).model_dump_json())
+    check(tmp_path, typed, giving(NAMES[::-1]), None)
+    if typed.type_vocab_size == 1:
+        check(tmp_path, typed, giving(NAMES[1:]), None)
     else:  # the texts of a pair are no longer told apart
         with pytest.raises(ArtifactError, match="tokens of cut and padded texts"):
-            check_recorded(folder, without_types, 4)
+            check(tmp_path, typed, giving(NAMES[1:]), None)
     with pytest.raises(ArtifactError, match="tokens of cut and padded texts"):  # padding would be attended to
-        check_recorded(folder, giving(folder, ["input_ids"]), 4)
+        check(tmp_path, typed, giving(["input_ids"]), None)
 
 
 def test_types_that_come_back_are_nothing_new(tmp_path):
-    tokenizer = pairing_tokenizer()
-    tokenizer.model_input_names = NAMES[1:]
-    save(tmp_path / "out", tiny_bert(type_vocab_size=1), processor=tokenizer, step=STEP)
-    assert check_recorded(tmp_path / "out", giving(tmp_path / "out", NAMES), 4) < 1e-5
+    config = hf.BertConfig(type_vocab_size=1)
+    config.save_pretrained(tmp_path)
+    (tmp_path / "reading.json").write_text(read(tmp_path, config, giving(NAMES[1:]), None).model_dump_json())
+    check(tmp_path, config, giving(NAMES), None)
 
 
-def as_before(folder, tokenizer):
+def as_before(folder, config, tokenizer):
     """Write how inputs are read as it was written when every output of a tokenizer counted."""
     pair, padded = tokenizer(TEXTS[0], TEXTS[1], truncation=True, max_length=8), tokenizer(list(TEXTS), padding=True)
     aspects = {
         "texts": [dict(tokenizer(text)) for text in TEXTS],
         "cut and padded texts": [dict(pair), dict(padded), min(int(tokenizer.model_max_length), 10**9)],
     }
-    content = json.loads((folder / "reading.json").read_text())
-    of_today = {name: digest for name, digest in content["digests"].items() if name not in LATER}
     digests = {
         name: hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False, default=list).encode()).hexdigest()
         for name, value in aspects.items()
     }
-    (folder / "reading.json").write_text(json.dumps({"digests": {**of_today, **digests}}))
-    edit(folder / "probe.json", reading=None)
-    resum(folder)
+    today = read(folder, config, tokenizer, None).digests.items()
+    content = {"digests": {**{name: digest for name, digest in today if name not in LATER}, **digests}}
+    (folder / "reading.json").write_text(json.dumps(content))
 
 
 def test_what_was_recorded_earlier_is_still_compared(typed, tmp_path):
-    types, folder = typed
-    copied = shutil.copytree(folder, tmp_path / "out")
-    as_before(copied, pairing_tokenizer())
-    verify(copied)
-    without_types = giving(copied, NAMES[1:])
-    if types == 1:
-        assert check_recorded(copied, without_types, 4) < 1e-5
+    as_before(tmp_path, typed, giving(NAMES))
+    check(tmp_path, typed, giving(NAMES), None)
+    if typed.type_vocab_size == 1:
+        check(tmp_path, typed, giving(NAMES[1:]), None)
     else:
         with pytest.raises(ArtifactError, match="texts of artifact"):
-            check_recorded(copied, without_types, 4)
-    edit(copied / "tokenizer_config.json", model_max_length=3)
-    resum(copied)
+            check(tmp_path, typed, giving(NAMES[1:]), None)
+    shorter = giving(NAMES)
+    shorter.model_max_length = 3
     with pytest.raises(ArtifactError, match="texts of artifact"):
-        load(copied)
+        check(tmp_path, typed, shorter, None)
 
 
 def test_a_record_without_one_of_its_aspects_is_refused(artifact):
