@@ -141,9 +141,14 @@ def _files(folder: Path) -> list[str]:
 
 
 def _foreign_files(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
-    """Take some files of another artifact, such as a tokenizer together with the record of how it reads."""
+    """Take some files of another artifact, such as a tokenizer together with the record of how it reads.
+
+    Weights do not come with their probe: with their config too, they are the other artifact, and not a changed one.
+    """
     there = [name for name in _files(other) if name not in leave and name != MANIFEST]
     taken = dice.sample(there, min(len(there), dice.choice((1, 2, 3, len(there) - 1))))
+    if any(name.endswith(".safetensors") for name in taken):
+        taken = [name for name in taken if name != "probe.json"]
     for name in taken:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(other / name, folder / name)
