@@ -141,9 +141,14 @@ def _files(folder: Path) -> list[str]:
 
 
 def _foreign_files(folder: Path, other: Path, dice: random.Random, leave: frozenset[str]) -> str:
-    """Take some files of another artifact, such as a tokenizer together with the record of how it reads."""
+    """Take some files of another artifact, such as a tokenizer together with the record of how it reads.
+
+    Weights do not come with their probe: with their config too, they are the other artifact, and not a changed one.
+    """
     there = [name for name in _files(other) if name not in leave and name != MANIFEST]
     taken = dice.sample(there, min(len(there), dice.choice((1, 2, 3, len(there) - 1))))
+    if any(name.endswith(".safetensors") for name in taken):
+        taken = [name for name in taken if name != "probe.json"]
     for name in taken:
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(other / name, folder / name)
@@ -423,9 +428,7 @@ def alike(before: Any, after: Any) -> bool:
 def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
     """Corrupt and judge the numbers that come in, each by its own dice; memory is bounded once all is imported."""
     torch.set_num_threads(1)
-    before = {}
-    for name in kinds:
-        before[name] = answers_of(_copy(shelf, name))
+    answers = {name: answers_of(_copy(shelf, name)) for name in kinds}
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -437,7 +440,7 @@ def _serve(connection: Any, shelf: Path, seed: int, kinds: list[str]) -> None:
         others = [shelf / kind for kind in kinds if kind != name and kind.startswith("old") == old]
         change = corrupt(folder, random.Random(f"{seed} {number}"), UNRECORDED if old else EMPTY, others)
         connection.send(("begun", name, change))
-        outcome = judge(name, folder, change, None if old else before[name])
+        outcome = judge(name, folder, change, None if old else answers[name])
         connection.send(("done", outcome, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 
 

@@ -302,9 +302,10 @@ def test_a_change_through_one_task_is_told_by_every_other(shelf, bank):
 
 def test_a_copy_of_a_model_may_be_changed(shelf, bank):
     before = bank.logits({"classification": TEXTS})
-    own = copy.deepcopy(bank.use("classification")).requires_grad_(True)
-    own(input_ids=torch.ones(1, 5, dtype=torch.long)).logits.sum().backward()
-    torch.optim.SGD(own.parameters(), lr=0.1).step()
+    own = copy.deepcopy(bank.use("classification"))
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter.add_(1)
     after = bank.logits({"classification": TEXTS})
     assert np.array_equal(before["classification"], after["classification"])
 

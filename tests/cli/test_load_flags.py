@@ -32,7 +32,10 @@ def otherwise(artifact, tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", "export"])
+EXPORT = pytest.param("export", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", EXPORT])
 def test_without_checking_answers_are_not_compared(otherwise, data, tmp_path, command):
     words = commands(otherwise, data, tmp_path)[command]
     runs.run(*words).refused("does not give the outputs recorded at saving")
@@ -64,7 +67,7 @@ def mask(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", "export", "merge", "verify"])
+@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", EXPORT, "merge", "verify"])
 def test_a_cast_base_is_taken_on_request(mask, data, tmp_path, command):
     words = {**commands(mask / "mask", data, tmp_path), "verify": ["verify", mask / "mask"]}[command]
     words = [*words, "--base", mask / "cast"]

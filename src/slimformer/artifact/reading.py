@@ -13,7 +13,6 @@ import hashlib
 import json
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
@@ -26,12 +25,15 @@ from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from transformers import PretrainedConfig
 
     from slimformer.artifact.manifest import TaskRecord
+
+    #: Outputs of a tokenizer for single texts, and for texts that are cut or padded.
+    Encoded = tuple[list[dict[str, Any]], list[dict[str, Any]]]
 
 #: Words, case, accents, numbers, other scripts, white space and a word that is in no vocabulary.
 TEXTS = (
@@ -175,23 +177,27 @@ def _recorded_earlier(tokenizer: Any, *, typed: bool) -> dict[str, set[str]]:
     """What the digests of texts may be that covered all a tokenizer gave, which was with or without types of tokens."""
     if tokenizer is None:
         return {}
-    texts, cut_and_padded = _encoded(tokenizer)
-    forms: list[Callable[[dict[str, Any]], dict[str, Any]]] = [dict, partial(_canonical, types=True)]
+    encoded = _encoded(tokenizer)
+    # Types that a model does not tell apart may have been there or not, whatever they were.
+    forms = [encoded, _in_form(encoded, types=True)]
     if not typed:
-        forms.append(partial(_canonical, types=False))
+        forms += [_in_form(encoded, types=False), _encoded(tokenizer, return_token_type_ids=True)]
     return {
-        "texts": {_digest([form(each) for each in texts]) for form in forms},
-        "cut and padded texts": {
-            _digest([*(form(each) for each in cut_and_padded), _longest(tokenizer)]) for form in forms
-        },
+        "texts": {_digest(texts) for texts, _ in forms},
+        "cut and padded texts": {_digest([*cut_and_padded, _longest(tokenizer)]) for _, cut_and_padded in forms},
     }
 
 
-def _encoded(tokenizer: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _in_form(encoded: Encoded, *, types: bool) -> Encoded:
+    texts, cut_and_padded = ([_canonical(each, types=types) for each in part] for part in encoded)
+    return texts, cut_and_padded
+
+
+def _encoded(tokenizer: Any, **outputs: bool) -> Encoded:
     """What a tokenizer makes of texts as they are, and of texts that are cut or padded, where it can pad."""
-    cut = tokenizer(TEXTS[0], TEXTS[1], truncation=True, max_length=8)
-    padded = {} if tokenizer.pad_token_id is None else tokenizer(list(TEXTS), padding=True)
-    return [dict(tokenizer(text)) for text in TEXTS], [dict(cut), dict(padded)]
+    cut = tokenizer(TEXTS[0], TEXTS[1], truncation=True, max_length=8, **outputs)
+    padded = {} if tokenizer.pad_token_id is None else tokenizer(list(TEXTS), padding=True, **outputs)
+    return [dict(tokenizer(text, **outputs)) for text in TEXTS], [dict(cut), dict(padded)]
 
 
 def _canonical(encoded: dict[str, Any], *, types: bool) -> dict[str, Any]:
