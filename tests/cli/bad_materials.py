@@ -76,6 +76,29 @@ DATA = {
     "a text file of one line": Bad(
         labelled("txt", "a film"), ("its only line, `a film`, is taken for the names of columns",)
     ),
+    **{
+        f"an object without its labels, for {task}": Bad(
+            lambda room, task=task, good=good, lacking=lacking: room.finetune(
+                "--task", task, "--data", room.splits("jsonl", f"{good}\n{lacking}\n")
+            ),
+            ("train.jsonl` line 2",),
+        )
+        for task, good, lacking in (
+            ("classification", '{"text": "a film", "label": "yes"}', '{"text": "a plot"}'),
+            ("regression", '{"text": "a film", "label": 1}', '{"text": "a plot"}'),
+            ("tagging", '{"tokens": ["film", "plot"], "tags": ["A", "B"]}', '{"tokens": ["film"]}'),
+            (
+                "multiple-choice",
+                '{"question": "a", "choices": ["film", "plot"], "answer": 0}',
+                '{"question": "a", "choices": ["film", "plot"]}',
+            ),
+            (
+                "question-answering",
+                '{"question": "a", "context": "a film", "answers": {"text": ["film"], "answer_start": [2]}}',
+                '{"question": "a", "answers": {"text": ["film"], "answer_start": [2]}}',
+            ),
+        )
+    },
     "a link to nothing": Bad(
         lambda room: room.finetune("--data", linked(room)), ("train.tsv` is a link to `/nowhere/mine.tsv`, where",)
     ),

@@ -10,7 +10,8 @@ def test_objects_a_line_with_blank_lines_between(write):
     table = read_jsonl(write("a.jsonl", '{"text": "a\\u2028b", "label": 1}\n\n{"text": "c", "more": [1]}\n'))
     assert table.columns == ("text", "label", "more")
     assert [row.line for row in table.rows] == [1, 3]
-    assert table.rows[0].values == {"text": "a\u2028b", "label": 1}
+    assert table.rows[0].values == {"text": "a\u2028b", "label": 1, "more": None}
+    assert table.rows[1].values == {"text": "c", "label": None, "more": [1]}
 
 
 def test_one_array_of_objects(write):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def read_jsonl(path: Path) -> Table:
-    """Read a JSON Lines file; the columns are the keys of any object, in order of appearance."""
+    """Read a JSON Lines file; the columns are the keys of any object, in order of appearance.
+
+    What an object lacks is None, as in a table where a cell is empty.
+    """
     lines = read_lines(path)
     first = next(lines)
     lines = chain([first], lines)
@@ -23,7 +27,9 @@ def read_jsonl(path: Path) -> Table:
     else:
         rows = [_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
     columns = tuple(dict.fromkeys(key for row in rows for key in row.values))
-    return Table(str(path), columns, rows)
+    empty = dict.fromkeys(columns)
+    whole = [row if len(row.values) == len(columns) else replace(row, values={**empty, **row.values}) for row in rows]
+    return Table(str(path), columns, whole)
 
 
 def _row(path: Path, number: int, line: str) -> Row:
