@@ -57,8 +57,8 @@ def choose_pieces(
 
     Special and added tokens, bytes, ASCII characters and the characters of the corpus always stay, so that whatever the
     corpus holds can still be written. Then the pieces come in the order of how often they occur (of those that occur as
-    often, the lower id first), each with the pieces it is built from, until there are `keep` of them, or until those kept
-    make up the share `coverage` of all tokens counted.
+    often, the lower id first), each with the pieces it is built from, until there are `keep` of them, or until those
+    kept make up the share `coverage` of all tokens counted.
 
     Args:
         tokenizer: A fast tokenizer.
