@@ -62,7 +62,7 @@ $(VENV)/.torch: constraints.txt
 	touch $@
 
 $(VENV)/.demo: $(VENV)/.torch pyproject.toml
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[demo,onnx]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml

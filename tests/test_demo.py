@@ -10,6 +10,7 @@ from slimformer.artifact import verify
 from slimformer.demo import DEV_BELOW, SETTINGS, Demo, read_reviews, run_demo, write_reviews
 from slimformer.errors import DataError, SlimformerError
 from slimformer.inference.evaluation import evaluate_on_task
+from slimformer.registry import METHODS
 from slimformer.tasks.options import TaskOptions
 from tests import runs
 
@@ -72,10 +73,15 @@ def test_reviews_are_not_written_over_other_data(tmp_path):
 
 
 @pytest.mark.slow
-def test_rows_report_and_artifacts(tmp_path):
-    for _ in range(2):  # a second demo replaces the first, and nothing that was put beside it since
-        rows, report = run_demo(tmp_path / "demo", quiet=True, max_steps=2, eval_every=1, log_every=1, limit=24)
+def test_rows_report_and_artifacts(tmp_path, capsys):
+    said = []
+    for quiet in (True, False):  # a second demo replaces the first, and nothing that was put beside it since
+        rows, report = run_demo(tmp_path / "demo", quiet=quiet, max_steps=2, eval_every=1, log_every=1, limit=24)
         (tmp_path / "demo" / "notes.txt").write_text("mine")
+        said.append(capsys.readouterr().err.splitlines())
+    methods = ("finetune", "distill", "finetune", "mask", "quantize", "trim")
+    titles = [METHODS.help(name).rstrip(".") for name in methods]
+    assert [[line for line in run if line in titles] for run in said] == [[], titles]
     assert [row.name for row in rows] == [
         "MiniLM, fine-tuned",
         "3 x 192, distilled, fine-tuned",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 import time
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -245,7 +246,14 @@ def _run(demo: Demo, name: str, out: Path, settings: dict[str, Any]) -> RunResul
         OutputDirectory(left, method.files).training.clear()
     known = {key: value for key, value in settings.items() if key in method.config_class.model_fields}
     config = method.config_class.make({**known, "out": str(out)})
+    if not demo.quiet:
+        sys.stderr.write(f"{_title(name)}\n")  # lines of progress tell steps, not what is trained
     return run(method, config, RunOptions(overwrite=True, quiet=demo.quiet))
+
+
+def _title(name: str) -> str:
+    """What a method does, as a heading."""
+    return METHODS.help(name).rstrip(".")
 
 
 def _curves(name: str, result: RunResult) -> Figure:
@@ -256,7 +264,7 @@ def _curves(name: str, result: RunResult) -> Figure:
     if scores:
         panels.append(("accuracy on dev", [Series("dev", _steps(scores), [e["eval_accuracy"] for e in scores])]))
     kept = f"The weights of step {result.kept_step}, the best on dev, were kept." if scores else ""
-    return Figure(METHODS.help(name).rstrip("."), curves(panels, x_label="optimizer step"), caption=kept)
+    return Figure(_title(name), curves(panels, x_label="optimizer step"), caption=kept)
 
 
 def _steps(entries: list[dict[str, float]]) -> list[float]:

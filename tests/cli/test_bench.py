@@ -23,7 +23,7 @@ def test_json(artifact, base):
 
 def test_a_table(artifact):
     done = runs.run("bench", artifact, *QUICK, "--threads", "1")
-    assert done.out.startswith("1 threads, cpu\n")
+    assert done.out.startswith("1 thread, cpu\n")
     for word in (str(artifact), "1 x 8", "p50 ms", "p95 ms"):
         assert word in done.out
 

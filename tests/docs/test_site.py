@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.docs import pages
 
 #: Columns of a block of code that fit beside the navigation at 1280 pixels.
@@ -42,6 +44,19 @@ def test_every_formula_becomes_mathml(mathml):
 def test_a_formula_that_would_show_as_text_is_refused(mathml, latex):
     with pytest.raises(Exception, match="without MathML"):
         mathml.to_mathml(latex, "inline")
+
+
+def docstrings() -> list[str]:
+    """Every docstring of the library; the reference shows those of what is public."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for path in (ROOT / "src").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    return [text for node in nodes if isinstance(node, documented) and (text := ast.get_docstring(node))]
+
+
+def test_no_docstring_has_formulas_in_dollars():
+    """The reference is reStructuredText, which shows dollars and commands of TeX as they are."""
+    assert len(docstrings()) > 500
+    assert [text for text in docstrings() if FORMULA.search(re.sub(r"`[^`]*`", "", text))] == []
 
 
 @pytest.mark.parametrize("page", ALL_PAGES)

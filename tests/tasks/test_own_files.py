@@ -112,7 +112,8 @@ def test_a_folder_without_the_split_names_what_it_looked_for_and_found(write, tm
     write("train.tsv", tsv())
     write("notes.md", "x")
     with pytest.raises(
-        DataError, match=r"has no dev split; looked for files named dev, validation, .*found: notes.md, train.tsv"
+        DataError,
+        match=r"has no dev split; looked for files named dev, .*found: notes.md, train.tsv; add such a file$",
     ):
         get_task("classification").load(tmp_path)
     write("dev.csv", "text,label\na,b\n")

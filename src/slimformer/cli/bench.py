@@ -74,4 +74,5 @@ def _print(results: list[dict[str, Any]]) -> None:
         for shape in result["shapes"]
     ]
     columns = ["model", "parameters", "file", "memory", "shape", "p50 ms", "p95 ms", "examples/s"]
-    print_table(f"{results[0]['threads']} threads, {results[0]['device']}", columns, rows)
+    count = results[0]["threads"]
+    print_table(f"{count} thread{'' if count == 1 else 's'}, {results[0]['device']}", columns, rows)

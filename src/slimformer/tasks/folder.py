@@ -76,7 +76,7 @@ class Folder:
             names = ", ".join(SYNONYMS[split])
             raise DataError(
                 f"`{self.path}` has no {split} split; looked for files named {names} that end in one of "
-                f"{readable()}; found: {self._listing()}"
+                f"{readable()}; found: {self._listing()}; add such a file"
             )
         if len({_SHARD.sub("", path.name) for path in found}) > 1:
             listed = ", ".join(path.name for path in found)

@@ -63,9 +63,10 @@ def test_a_field_may_be_long_and_the_limit_of_the_module_stays(write):
     [
         (
             "text,label\na,1\nb,1,2\n",
-            r"a.csv` line 3 has 3 fields where 2 are expected \(`text`, `label`\); it begins `b`",
+            r"a.csv` line 3 has 3 fields where 2 are expected \(`text`, `label`\); it begins `b`: "
+            "mend the line; text that holds `,` stands in double quotes$",
         ),
-        ("text,label\na,1\nb\n", "a.csv` line 3 has 1 fields"),
+        ("text,label\na,1\nb\n", "a.csv` line 3 has 1 fields .*: mend the line$"),
         ("text,text\na,1\n", "line 1 names column `text` twice"),
         ('text,label\n"a"b,1\n', "line 2 is not valid CSV"),
         ('text,label\nx,1\n"open,1\n', "line 3 is not valid CSV"),

@@ -11,7 +11,7 @@ from slimformer.files import CsvRows
 from slimformer.tasks.readers.table import Row, Table, read_lines, stream_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 #: A record and the line it begins at.
@@ -45,7 +45,7 @@ def read_delimited(
         if len(fields) != len(names):
             if skip_ragged:
                 continue
-            raise DataError(_ragged(path, line, fields, names))
+            raise DataError(_ragged(path, line, fields, names, delimiter if quoted else None))
         rows.append(Row(dict(zip(names, fields, strict=True)), str(path), line))
     if not rows and columns is None:
         raise DataError(
@@ -85,10 +85,11 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
     return names
 
 
-def _ragged(path: Path, line: int, fields: Sequence[str], names: Iterable[str]) -> str:
-    known = list(names)
-    listed = ", ".join(f"`{name}`" for name in known)
+def _ragged(path: Path, line: int, fields: Sequence[str], names: Sequence[str], quotable: str | None) -> str:
+    """What is wrong with a record; `quotable` is the delimiter that a field may hold between double quotes."""
+    listed = ", ".join(f"`{name}`" for name in names)
+    quotes = f"; text that holds `{quotable}` stands in double quotes" if quotable and len(fields) > len(names) else ""
     return (
-        f"`{path}` line {line} has {len(fields)} fields where {len(known)} are expected ({listed}); "
-        f"it begins `{fields[0][:40]}`: mend the line"
+        f"`{path}` line {line} has {len(fields)} fields where {len(names)} are expected ({listed}); "
+        f"it begins `{fields[0][:40]}`: mend the line{quotes}"
     )
