@@ -46,7 +46,7 @@ def test_a_folder_with_something_of_the_user_in_the_way_is_left_alone(name, tmp_
     ("name", "words"),
     [
         ("report.html", "is no report as slimformer wrote it"),
-        ("mask/notes.txt", "mask` is no artifact"),
+        ("mask/notes.txt", "mask` exists and is no artifact"),
         ("quantize.training/settings.json", r"quantize\.training` .* was made by no run"),
     ],
 )

@@ -101,18 +101,14 @@ class Demo:
     @property
     def results(self) -> list[Path]:
         """Where artifacts go."""
-        names = []
-        for name in METHODS:
-            showcase = METHODS.get(name).showcase
-            if showcase is not None:
-                names += [name] if showcase.finetune is None else [name, f"{name}-finetuned"]
-        return [self.folder / name for name in names]
+        showcases = {name: METHODS.get(name).showcase for name in METHODS}
+        tuned = [f"{name}-finetuned" for name, showcase in showcases.items() if showcase and showcase.finetune]
+        return [self.folder / name for name in (*(name for name, showcase in showcases.items() if showcase), *tuned)]
 
     def claim(self) -> None:
         """Refuse, before any work, a folder with something in the way; else mark it as the demo's.
 
-        In a folder of its own the demo replaces what an earlier one left, each file as it was written; elsewhere
-        nothing.
+        In a folder of its own the demo replaces what an earlier one left as it was written; elsewhere nothing.
         """
         mine = (self.folder / MARK).is_file()
         there = [] if mine or not self.folder.is_dir() else sorted(path.name for path in self.folder.iterdir())

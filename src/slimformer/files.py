@@ -93,12 +93,12 @@ _WIDE_MARKS = (
 
 
 def wide_encoding(start: bytes) -> str | None:
-    """What a file is written in that begins so, if that is UTF-16 or UTF-32: by its mark, or by many zero bytes."""
+    """What a file that begins so is written in, if that is UTF-16 or UTF-32: by its mark, or by every second byte."""
     for mark, name in _WIDE_MARKS:
         if start.startswith(mark):
             return name
     low, high = (start[place::2].count(0) for place in (0, 1))
-    if not start or 4 * max(low, high) < len(start):
+    if 4 * max(low, high) < len(start) or 8 * min(low, high) >= len(start):
         return None
     return "utf-16le" if high > low else "utf-16be"
 

@@ -408,7 +408,7 @@ class TestOverwrite:
         (tmp_path / "thesis" / "draft.txt").write_text("years of work")
         with pytest.raises(ArtifactError, match="is no artifact"):
             save(tmp_path / "thesis", tiny_bert(), step=STEP, overwrite=True)
-        with pytest.raises(ArtifactError, match="is a file or has no name"):
+        with pytest.raises(ArtifactError, match="exists and is no artifact"):
             save(tmp_path / "thesis" / "draft.txt", tiny_bert(), step=STEP, overwrite=True)
         assert (tmp_path / "thesis" / "draft.txt").read_text() == "years of work"
 

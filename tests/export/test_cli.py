@@ -58,7 +58,7 @@ def test_json(base, tmp_path):
     ("flags", "message"),
     [
         (["--numbers", "ternary"], "no ternary weights"),
-        (["--length", "65"], "`length` is 65, but the model has 64 positions"),
+        (["--length", "65"], "`--length` is 65, but the model has 64 positions"),
     ],
 )
 def test_refused(base, tmp_path, flags, message):

@@ -50,7 +50,7 @@ def arguments(command, model, tmp_path):
     first = {"distill": "--teacher"}.get(command, "--model")
     if command in METHODS:
         corpora = ["--corpus", data / "train.tsv", *(["--layers", "1"] if command == "distill" else [])]
-        more = task if command in ("finetune", "mask", "quantize") else corpora
+        more = task if METHODS.get(command).learns_from == "task" else corpora
         return [command, first, model, *more, *out]
     more = {"evaluate": task, "predict": ["a film"], "export": ["--out", tmp_path / "model.onnx"], "merge": out}
     return [command, model, *more.get(command, [])]

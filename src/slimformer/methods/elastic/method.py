@@ -6,7 +6,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from slimformer.methods.elastic.config import ElasticConfig
-from slimformer.methods.method import Showcase
 from slimformer.methods.task import TaskMethod, TaskResult
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class Elastic(TaskMethod[ElasticConfig]):
     config_class = ElasticConfig
     accepts = ("plain", "elastic")
     leaves = "elastic"
-    showcase = Showcase("MiniLM, elastic at XL", {"lr": 1e-4})
 
     sizes: Sizes
     record: SizesRecord
