@@ -25,6 +25,7 @@ from slimformer.inference.pipeline import open_pipeline
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 from tests import corpus, runs, zoo
+from tests.artifact.corrupting import agree
 from tests.artifact.forging import edit, resum
 from tests.methods.test_every_kind import generated
 
@@ -539,3 +540,35 @@ def test_a_mask_whose_head_was_changed_is_refused_as_by_load(factor, reason, she
     for opened in (lambda: slimformer.load(folder), lambda: MaskBank(shelf / "base").add("task", folder)):
         with pytest.raises(ArtifactError, match=reason):
             opened()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"architectures": []}, r"it must name the one class"),
+        (
+            {"quantization_config": {"quant_method": "slimformer", "version": 2, "layouts": []}},
+            "tells of packed weights",
+        ),
+    ],
+)
+def test_a_mask_whose_config_is_of_another_model_is_refused_as_by_load(shelf, tmp_path, values, message):
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    agree(folder)
+    with pytest.raises(ArtifactError, match=message):
+        MaskBank().add("task", folder)
+    with pytest.raises(ArtifactError):
+        slimformer.load(folder)
+
+
+def test_a_head_stored_in_another_type_is_cast_as_by_load(shelf, tmp_path):
+    folder = shutil.copytree(shelf / "classification", tmp_path / "mask")
+    path = folder / "mask.safetensors"
+    file = MaskFile.read(path)
+    replace(file, whole={name: tensor.double() for name, tensor in file.whole.items()}).write(path)
+    agree(folder)
+    bank = MaskBank()
+    bank.add("task", folder)
+    assert bank.predict({"task": TEXTS}) == {"task": open_pipeline(folder)(TEXTS)}

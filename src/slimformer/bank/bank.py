@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from slimformer.artifact.layout import MASK
+from slimformer.artifact.loading import architecture_of
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.artifact.storage.merging import merge
@@ -89,6 +90,7 @@ class MaskBank:
         with self._lock:
             self._refuse_known(name)
             if self._base is None:
+                architecture_of(path)  # refused where its config names no class
                 self._load_base(find_base(MaskFile.read(path / MASK), path, cast=self.cast_base))
         assert self._base is not None
         task = BankTask.read(

@@ -21,7 +21,7 @@ from slimformer.artifact.loading import (
     checked_manifest,
     load_processor,
 )
-from slimformer.artifact.storage.mask import check_shapes, narrow
+from slimformer.artifact.storage.mask import check_shapes, mask_config, narrow
 from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import Sealed, SharedBase, put, showing
@@ -77,7 +77,7 @@ class BankTask:
         check_stored(folder, manifest)
         file = MaskFile.read(folder / MASK)
         find_base(file, folder, source, cast=cast_base)
-        config = models.load_config(folder)
+        config = mask_config(folder)
         architecture = architecture_of(folder)
         check_class(folder, manifest, architecture)
         model = base.under(architecture, full_size(config, models.load_config(source)))
@@ -155,7 +155,7 @@ def _fill(model: PreTrainedModel, file: MaskFile, folder: Path) -> tuple[str, ..
     state = dict(model.state_dict())
     device = next(tensor.device for tensor in state.values() if not tensor.is_meta)
     for name, tensor in file.whole.items():
-        put(model, name, tensor.to(device))
+        put(model, name, tensor.to(device, state[name].dtype))
     for name, record in file.drawn.items():
         put(model, name, draw(file.shapes[name], record.seed, record.deviation).to(device))
     state = dict(model.state_dict())

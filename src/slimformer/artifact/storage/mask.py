@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.artifact.layout import MASK
+from slimformer.artifact.layout import CONFIG, MASK
 from slimformer.artifact.provenance import describe_base
 from slimformer.artifact.storage.handler import Storage, as_code
 from slimformer.artifact.storage.mask_base import (
@@ -116,7 +116,7 @@ class MaskStorage(Storage):
 
         file = MaskFile.read(folder / MASK)
         place = find_base(file, folder, base, cast=cast_base)
-        assembled = assemble(place, loader[0], models.load_config(folder))
+        assembled = assemble(place, loader[0], mask_config(folder))
         check_whole(file, assembled, names_in_base(place, loader[0]) | file.drawn.keys(), str(folder))
         draw_head(assembled, file.drawn, str(folder))
         model = put_on(file, assembled, str(folder))
@@ -141,6 +141,14 @@ class MaskStorage(Storage):
                 "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs neither.",
             ]
         )
+
+
+def mask_config(folder: Path) -> PretrainedConfig:
+    """The config of a mask's model, whose weights are those of its base and so never packed."""
+    config: PretrainedConfig = models.load_config(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ArtifactError(f"{CONFIG} of the mask in `{folder}` tells of packed weights; copy the artifact again")
+    return config
 
 
 def assemble(base: str | Path, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:
