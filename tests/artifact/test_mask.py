@@ -96,6 +96,7 @@ def test_a_tokenizer_of_its_own_is_saved_along(shelf, tmp_path):
     assert load(tmp_path / "own").processor.model_max_length == 7
 
 
+@pytest.mark.slow
 def test_the_base_is_found_beside_the_mask(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "one" / "base")
     save(tmp_path / "one" / "mask", masked_model(shelf / "base"), **described(tmp_path / "one"), storage="mask")
@@ -103,6 +104,7 @@ def test_the_base_is_found_beside_the_mask(shelf, tmp_path):
     assert load(tmp_path / "two" / "mask").manifest.base.name == "base"
 
 
+@pytest.mark.slow
 def test_a_base_that_is_gone_can_be_given(shelf, tmp_path):
     shutil.copytree(shelf / "base", tmp_path / "here" / "base")
     save(tmp_path / "mask", masked_model(shelf / "base"), **described(tmp_path / "here"), storage="mask")

@@ -105,6 +105,7 @@ def test_finds_every_cut(artifact: Path, name: str) -> None:
             verify(artifact)
 
 
+@pytest.mark.slow
 def test_finds_every_byte_of_the_manifest(artifact: Path) -> None:
     path, whole = artifact / "slimformer.json", (artifact / "slimformer.json").read_bytes()
     for place in range(len(whole)):

@@ -516,6 +516,7 @@ def test_tasks_that_pad_differently_do_not_share_batches(tmp_path):
         ]
 
 
+@pytest.mark.slow
 def test_a_base_in_16_bits_is_asked_in_32(tmp_path):
     corpus.model_folder(tmp_path / "plain")
     half = hf.AutoModel.from_pretrained(tmp_path / "plain", dtype=torch.bfloat16)

@@ -70,6 +70,7 @@ print(before, memory("VmHWM"), read)
     assert most - before < ALLOWED
 
 
+@pytest.mark.slow
 def test_parquet_with_one_large_row_group(tmp_path):
     run(
         """
@@ -94,6 +95,7 @@ print(before, memory("VmHWM"), read)
     assert most - before < 2 * ALLOWED  # the group has 150 MiB
 
 
+@pytest.mark.slow
 def test_a_stream_holds_one_block(tmp_path):
     """Blocks of 1 MiB: what eight of them need is what one needs, and a corpus of 170 MiB costs nothing to open."""
     before, most, size = run(

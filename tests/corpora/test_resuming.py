@@ -148,6 +148,7 @@ for number in range(10**9):
 """
 
 
+@pytest.mark.slow
 def test_after_a_real_kill_the_stream_goes_on_as_if_nothing_had_happened(path, memo):
     command = [sys.executable, "-c", READER, str(path), str(memo)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

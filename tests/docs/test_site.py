@@ -53,6 +53,7 @@ def docstrings() -> list[str]:
     return [text for node in nodes if isinstance(node, documented) and (text := ast.get_docstring(node))]
 
 
+@pytest.mark.slow
 def test_no_docstring_has_formulas_in_dollars():
     """The reference is reStructuredText, which shows dollars and commands of TeX as they are."""
     assert len(docstrings()) > 500

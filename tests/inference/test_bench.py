@@ -83,6 +83,7 @@ def test_the_longest_length_runs_and_one_more_is_refused(family, longest, folder
         bench(folders / family, [(1, longest + 1)], seconds=0)
 
 
+@pytest.mark.slow
 def test_threads_are_restored_whatever_happens(folders):
     before = torch.get_num_threads()
     assert bench(folders / "bert", [(1, 4)], threads=2, seconds=0)["threads"] == 2

@@ -94,6 +94,7 @@ def test_a_grid_whose_best_is_on_the_border_is_widened_so_often_and_no_oftener(c
     assert len(scores) == 2 + widenings or any(scores[rate] == top for rate in inside)
 
 
+@pytest.mark.slow
 def test_a_rate_at_which_the_loss_becomes_no_number_is_the_worst_one(common):
     result = slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="3e-3,1e30", clip=0.0, lr_widenings=0)
     assert result.rates["1e+30"] is None
@@ -132,6 +133,7 @@ def test_interrupted_between_rates_it_goes_on_with_the_first_that_is_missing(pla
 
 
 @pytest.mark.parametrize("split", ["train", "dev"])
+@pytest.mark.slow
 def test_a_grid_does_not_go_on_with_other_data(split, place, common, tmp_path, monkeypatch):
     """Neither by training on it, nor by choosing between scores of two dev sets."""
     data = shutil.copytree(place / "data", tmp_path / "data")

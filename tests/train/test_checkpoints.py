@@ -12,6 +12,7 @@ from slimformer.errors import TrainingError
 from slimformer.train import checkpoints, train
 from slimformer.train.checkpoints import read_weights, write_weights
 from tests import runs, zoo
+from tests.parameters import slow
 from tests.runs import files_of_at_most
 from tests.train.test_trainer import StopNowError, collate, features, losses, options, still
 
@@ -102,8 +103,8 @@ def test_after_the_last_checkpoint_no_step_is_left_to_train(steps, tmp_path):
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
 
 
-@pytest.mark.parametrize("best", [True, False])
-@pytest.mark.parametrize("done", [0, 1])
+@pytest.mark.parametrize("best", slow([True, False], but=[True]))
+@pytest.mark.parametrize("done", slow([0, 1], but=[0]))
 def test_an_evaluation_that_was_interrupted_comes_again(done, best, tmp_path):
     """An epoch of 3 steps and a part of one, a checkpoint at each step: the run stops when it is measured."""
     settings = {"schedule": "constant", "save_every": 1, "best": best, "max_steps": 5}
@@ -116,7 +117,7 @@ def test_an_evaluation_that_was_interrupted_comes_again(done, best, tmp_path):
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
 
 
-@pytest.mark.parametrize("size", [0, 1_000, 20_000, 150_000])
+@pytest.mark.parametrize("size", slow([0, 1_000, 20_000, 150_000], but=[20_000]))
 def test_a_full_disk_leaves_the_former_checkpoint_and_nothing_half_written(size, tmp_path):
     whole, weights = once(tmp_path / "whole", iter([0.5, 0.9]))
     with pytest.raises(StopNowError):

@@ -21,8 +21,8 @@ from slimformer.artifact.loading import (
     checked_manifest,
     load_processor,
 )
-from slimformer.artifact.storage.mask import check_shapes, mask_config, narrow
-from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size
+from slimformer.artifact.storage.mask import check_shapes, narrow
+from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size, mask_config
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.sharing import Sealed, SharedBase, put, showing
 from slimformer.errors import ArtifactError

@@ -96,6 +96,7 @@ def test_a_head_for_masked_tokens_is_left_behind_unless_the_student_has_one(plac
     assert type(hf.AutoModelForMaskedLM.from_pretrained(tmp_path / "kept")) is type(result.model)
 
 
+@pytest.mark.slow
 def test_soft_labels_of_a_masked_language_model_need_a_mask_token(place, tmp_path):  # noqa: F811
     teacher = headed(tmp_path / "teacher", zoo.enliven(hf.BertForMaskedLM(hf.BertConfig(**zoo.TEXT))))
     result = distill(place, teacher=teacher, objective="soft-labels", max_steps=20, lr=1e-2)

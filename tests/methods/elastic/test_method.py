@@ -73,6 +73,7 @@ def test_all_sizes_are_measured_stored_and_loaded(place, tmp_path):
             assert not torch.equal(loaded.model(input_ids=ids).logits, plain(input_ids=ids).logits)
 
 
+@pytest.mark.slow
 def test_an_elastic_model_is_trained_on(place, tmp_path):
     """Once fine-tuned further at all sizes, it has them still."""
     train(place, tmp_path / "first")
@@ -87,6 +88,7 @@ def test_an_elastic_model_is_trained_on(place, tmp_path):
     assert [step.method for step in slimformer.load(tmp_path / "second").manifest.steps] == ["elastic", "elastic"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", ["sampled", "joint", "per-block"])
 @pytest.mark.parametrize("more", [{}, {"distil": 0}, {"head_sizes": "0.5,0.5,1,1", "depth_sizes": "0.5,1,1,1"}])
 def test_every_way_of_training_learns(place, training, more):
@@ -167,6 +169,7 @@ def test_joint_training_is_the_mean_over_sizes(place):
     assert losses == pytest.approx(expected * 2)
 
 
+@pytest.mark.slow
 def test_the_best_weights_are_chosen_over_sizes(place):
     means = train(place, None, max_steps=6, eval_every=2, lr=5e-3)
     largest = train(place, None, max_steps=6, eval_every=2, lr=5e-3, choose_by="largest")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.artifact.layout import CONFIG, MASK
+from slimformer.artifact.layout import MASK
 from slimformer.artifact.provenance import describe_base
 from slimformer.artifact.storage.handler import Storage, as_code
 from slimformer.artifact.storage.mask_base import (
@@ -17,6 +17,7 @@ from slimformer.artifact.storage.mask_base import (
     find_base,
     fingerprint_of,
     full_size,
+    mask_config,
     processor_sums,
     source_of,
 )
@@ -141,14 +142,6 @@ class MaskStorage(Storage):
                 "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs neither.",
             ]
         )
-
-
-def mask_config(folder: Path) -> PretrainedConfig:
-    """The config of a mask's model, whose weights are those of its base and so never packed."""
-    config: PretrainedConfig = models.load_config(folder)
-    if getattr(config, "quantization_config", None) is not None:
-        raise ArtifactError(f"{CONFIG} of the mask in `{folder}` tells of packed weights; copy the artifact again")
-    return config
 
 
 def assemble(base: str | Path, architecture: type[PreTrainedModel], config: PretrainedConfig) -> PreTrainedModel:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.artifact.checks import sum_file
+from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.provenance import cached_folder, describe_base
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
@@ -85,6 +86,14 @@ def _computed(base: str | Path) -> str:
             "load it with transformers and save it with `save_pretrained`, then start from that folder"
         )
     return found
+
+
+def mask_config(folder: Path) -> PretrainedConfig:
+    """The config of a mask's model, whose weights are those of its base and so never packed."""
+    config: PretrainedConfig = models.load_config(folder)
+    if getattr(config, "quantization_config", None) is not None:
+        raise ArtifactError(f"{CONFIG} of the mask in `{folder}` tells of packed weights; copy the artifact again")
+    return config
 
 
 def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, cast: bool = False) -> str:
