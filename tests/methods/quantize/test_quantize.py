@@ -13,7 +13,7 @@ import slimformer
 from slimformer import quantize
 from slimformer.artifact import read_manifest
 from slimformer.artifact.storage.packed import packed_weights
-from slimformer.errors import ConfigError, TrainingError
+from slimformer.errors import ArtifactError, ConfigError
 from slimformer.methods.method import RunOptions
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.method import Quantize
@@ -145,7 +145,7 @@ def test_a_bare_base_is_fine_tuned_first(base, data, tmp_path):
     assert in_memory.metrics == result.metrics
     again = quantize(model=base, task="classification", data=data, out=tmp_path / "out", resume=True, **QUICK)
     assert again.metrics == result.metrics
-    with pytest.raises(TrainingError, match="exists"):
+    with pytest.raises(ArtifactError, match="exists"):
         quantize(model=base, task="classification", data=data, out=tmp_path / "out", **QUICK)
 
 
