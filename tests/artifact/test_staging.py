@@ -46,6 +46,7 @@ def test_disk_that_is_too_small_is_found_beforehand(small_disk: Path) -> None:
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
+@pytest.mark.slow
 def test_disk_that_fills_up_while_writing(small_disk: Path) -> None:
     large = tiny_tokenizer()
     large.add_tokens(["x" * 3_000_000])

@@ -145,6 +145,7 @@ def test_the_base_is_shared_and_never_changed(shelf, bank):
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
 
 
+@pytest.mark.slow
 def test_masked_weights_stay_within_the_limit(shelf):
     sizes = {}
     # Block 1 of the base: four matrices of 32 x 32 and two of 32 x 64; a tagger has no pooler.

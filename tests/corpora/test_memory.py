@@ -119,6 +119,7 @@ print(before, memory("VmHWM"), path.stat().st_size)
     assert most - before < ALLOWED
 
 
+@pytest.mark.slow
 def test_a_hundred_gigabytes_are_opened_and_read_at_any_place(tmp_path):
     """The file is a hole between a first and a last line, so it takes no room on the disk."""
     before, most, blocks = run(

@@ -246,6 +246,7 @@ def test_impossible_settings_are_refused(settings, message):
         ElasticConfig.make(settings)
 
 
+@pytest.mark.slow
 def test_commands_take_a_size(place, tmp_path):
     result = train(place, tmp_path / "out")
     parameters = {}

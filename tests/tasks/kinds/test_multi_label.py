@@ -166,6 +166,7 @@ def learned(tmp_path_factory):
     return folder, result
 
 
+@pytest.mark.slow
 def test_it_is_learnt_and_measured_again(learned):
     folder, trained = learned
     assert trained["metrics"]["f1_micro"] > 0.95
@@ -191,6 +192,7 @@ def test_it_answers_with_all_labels(learned):
     assert lines[2] == "(no label)"
 
 
+@pytest.mark.slow
 def test_other_methods(learned):
     folder, _ = learned
     common = ["--task", "multi-label", "--data", folder / "data", "--batch-size", 16, "--json", "--quiet"]
