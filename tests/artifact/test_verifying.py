@@ -192,6 +192,7 @@ def test_finds_nan_among_the_recorded_answers(artifact: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name not in ("README.md", "slimformer.json")])
+@pytest.mark.slow
 def test_damage_with_agreeing_sums_is_an_artifact_error_or_harmless(artifact: Path, name: str) -> None:
     path, whole, dice = artifact / name, (artifact / name).read_bytes(), random.Random(name)
     files = json.loads((artifact / "slimformer.json").read_bytes())["files"]

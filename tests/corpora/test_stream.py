@@ -43,6 +43,7 @@ def epoch(stream) -> list[list[int]]:
     st.sampled_from([1, 300, 10**6]),
     st.integers(0, 3),
 )
+@pytest.mark.slow
 def test_packed_documents_come_once_and_whole(lengths, length, segment, buffer, seed):
     documents = making.unique_documents(lengths)
     with tempfile.TemporaryDirectory() as folder:

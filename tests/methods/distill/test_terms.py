@@ -62,6 +62,7 @@ def test_relations_with_soft_labels(place, tmp_path):  # noqa: F811
         pytest.param({"terms": "relations, logits:0.5"}, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_soft_labels_of_a_teacher_that_gives_several(place, tmp_path, way):  # noqa: F811
     """Each label has a probability of its own: the loss is that of independent answers, and may say yes to all."""
     torch.manual_seed(0)
