@@ -11,6 +11,7 @@ from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest, load_checked
 from slimformer.errors import ArtifactError, CheckpointError, SizeError
 from slimformer.files import as_path
+from slimformer.registry import STORAGE
 from slimformer.sizes import extract, is_elastic, make_plain
 
 if TYPE_CHECKING:
@@ -57,16 +58,9 @@ class Source:
 
     def require(self, accepted: Sequence[str]) -> None:
         """Refuse a model whose weights are stored in a way that a method cannot start from."""
-        if self.storage in accepted:
-            return
-        if self.storage == "mask":
-            raise CheckpointError(
-                f"`{self.name}` is a mask on a base and no checkpoint; merge the two first: "
-                f"slimformer merge {self.name} --out PLAIN"
-            )
-        raise CheckpointError(
-            f"`{self.name}` holds quantized weights, which are not trained on; give the float model it was made from"
-        )
+        if self.storage not in accepted:
+            reason: str = STORAGE.get(self.storage).no_base
+            raise CheckpointError(f"`{self.name}` {reason.format(name=self.name)}")
 
 
 @dataclass(frozen=True)

@@ -290,3 +290,10 @@ def test_a_table_of_sizes_that_cannot_be_is_refused(place, tmp_path, change, mes
         slimformer.load(tmp_path / "out")
     with pytest.raises((ArtifactError, SizeError), match=message):
         read_sizes(tmp_path / "out").nest(zoo.build("bert"))
+
+
+def test_a_method_that_would_not_keep_the_sizes_says_so(place, tmp_path):
+    train(place, tmp_path / "out", max_steps=1)
+    flags = ["--model", tmp_path / "out", "--task", "classification", "--data", place / "data"]
+    runs.run("finetune", *flags, "--out", tmp_path / "next").refused("is an elastic model, whose sizes")
+    assert not (tmp_path / "next").exists()

@@ -73,6 +73,10 @@ class ElasticStorage(PlainStorage):
     """
 
     name = "elastic"
+    no_base = (
+        "is an elastic model, whose sizes this method would not keep; train it on with `slimformer elastic`, or save "
+        "its largest size as a plain checkpoint with transformers"
+    )
 
     def __init__(self, record: SizesRecord | None = None) -> None:
         self.record = record

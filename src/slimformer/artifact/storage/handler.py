@@ -36,6 +36,8 @@ class Storage(ABC):
     name: ClassVar[str]
     #: Files that hold the weights, in the order they are looked for; an index names the files with the tensors.
     weights: ClassVar[tuple[str, ...]]
+    #: Why a method that needs another base does not start from it, and what to do; `{name}` is what the user calls it.
+    no_base: ClassVar[str] = "is stored in a way that this method does not start from; give a plain checkpoint"
 
     def recognises(self, folder: Path) -> bool:
         """Whether a folder is stored this way."""

@@ -58,6 +58,7 @@ class MaskStorage(Storage):
     """
 
     name = "mask"
+    no_base = "is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
     weights = (MASK,)
 
     def __init__(

@@ -90,10 +90,9 @@ class Elastic(TaskMethod[ElasticConfig]):
 
     def finish(self) -> None:
         """Take the sizes off: what is saved is the largest model, and which sizes are nested in it."""
-        from slimformer.methods.elastic.training import set_largest
         from slimformer.sizes import make_plain
 
-        set_largest(self.model)
+        self.sizes.set(self.sizes.largest)
         self.measured = self._evaluate(self.model)
         make_plain(self.model)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from slimformer.anatomy import Anatomy, unwrap
+from slimformer.anatomy import Anatomy
 from slimformer.objectives import Models, TermObjective, build_terms, parse_terms
 from slimformer.objectives.recording import Recorder
 from slimformer.sizes import Allocation, Elastic
@@ -126,9 +126,3 @@ class ElasticObjective:
             self._calls += 1
         largest = self.elastic.extent.value == self.elastic.extent.full
         return (self._alone if largest else self._taught)(model, inputs, totals)
-
-
-def set_largest(model: nn.Module) -> None:
-    """Leave a model at its largest size."""
-    elastic = Elastic.of(unwrap(model))
-    elastic.set(elastic.largest)
