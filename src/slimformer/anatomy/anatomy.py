@@ -9,7 +9,7 @@ from torch import nn
 from slimformer.anatomy.block import Block, refuse_pinned_block
 from slimformer.anatomy.family import Family, family_of, known
 from slimformer.anatomy.matrix import Matrix
-from slimformer.errors import AnatomyError
+from slimformer.errors import AnatomyError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -150,6 +150,8 @@ def refuse_beyond(model: nn.Module) -> None:
 
 def unwrap(model: nn.Module) -> nn.Module:
     """Take a model out of DDP-like wrappers and `torch.compile`."""
+    if not isinstance(model, nn.Module):
+        raise AnatomyError(f"`{describe(model)}` is no model; open it first, with `slimformer.load` or transformers")
     while True:
         inner = getattr(model, "_orig_mod", None)
         if inner is None and not hasattr(model, "config"):

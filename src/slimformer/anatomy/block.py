@@ -58,12 +58,18 @@ class Block:
     @property
     def key(self) -> Matrix:
         """The key projection."""
-        return self._matrix(self.family.key)
+        return self._own(self.family.key)
 
     @property
     def value(self) -> Matrix:
         """The value projection."""
-        return self._matrix(self.family.value)
+        return self._own(self.family.value)
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether the block takes keys and values of an earlier one and has no matrices for them."""
+        name = self.family.shares_keys
+        return name is not None and bool(getattr(self.attention, name))
 
     @property
     def output(self) -> Matrix:
@@ -88,7 +94,8 @@ class Block:
     @property
     def matrices(self) -> dict[str, Matrix]:
         """The block's matrices by role: query, key, value, output, up, gate (if any), down."""
-        roles = ("query", "key", "value", "output", "up", "gate", "down")
+        shared = ("key", "value") if self.shares_keys else ()
+        roles = [role for role in ("query", "key", "value", "output", "up", "gate", "down") if role not in shared]
         return {role: matrix for role in roles if (matrix := getattr(self, role)) is not None}
 
     @property
@@ -105,6 +112,8 @@ class Block:
     @property
     def key_value_heads(self) -> int:
         """Number of key-value heads; each serves `heads / key_value_heads` query heads."""
+        if self.shares_keys:
+            return cast("int", cast("Any", self.base.config).num_key_value_heads)
         return self.heads if isinstance(self.family.key, Fused) else self.key.shape[0] // self.head_width
 
     @property
@@ -152,6 +161,14 @@ class Block:
             setattr(self.attention, name, len(of_queries))
         sync_config(self.base, self.family)
 
+    def _own(self, where: str | Fused) -> Matrix:
+        if self.shares_keys:
+            raise AnatomyError(
+                f"block {self.index} of `{self.family.name}` takes keys and values of an earlier block and has no "
+                "matrices for them; leave it out, or take another part of it"
+            )
+        return self._matrix(where)
+
     def _matrix(self, where: str | Fused) -> Matrix:
         if isinstance(where, str):
             return Matrix(self.base, f"{self.path}.{where}")
@@ -162,14 +179,16 @@ class Block:
 def sync_config(base: nn.Module, family: Family) -> None:
     """Make a model's config agree with its blocks after they were narrowed, so that it can be saved and loaded.
 
-    A config has one number for all blocks; it follows once they agree. Fewer heads can be told only where the config
-    holds the width of a head as well.
+    A config with a list holds the neurons of each block; one with a number for all blocks follows once they agree.
+    Fewer heads can be told only where the config holds the width of a head as well.
     """
     config: Any = base.config
     count = len(list(base.get_submodule(family.blocks).children()))
     blocks = [Block(base, family, index) for index in range(count)]
     neurons, heads = {block.ffn_width for block in blocks}, {(b.heads, b.key_value_heads) for b in blocks}
-    if len(neurons) == 1:
+    if isinstance(getattr(config, family.ffn_size, None), list):
+        setattr(config, family.ffn_size, [block.ffn_width for block in blocks])
+    elif len(neurons) == 1:
         setattr(config, family.ffn_size, neurons.pop())
     if len(heads) == 1 and getattr(config, "head_dim", None) is not None:
         config.num_attention_heads, grouped = heads.pop()
@@ -195,6 +214,8 @@ def refuse_pinned_block(block: Block) -> None:
 
 def pinned_by(block: Block) -> str | None:
     """Why a model cannot do without a block; None where it can."""
+    if block.family.blocks_pinned_by is not None:
+        return block.family.blocks_pinned_by
     if getattr(block.base.config, "scale_attn_by_inverse_layer_idx", False):
         return "the scale of attention depends on the number of the block"
     if block.index > 0:
@@ -206,7 +227,8 @@ def pinned_by(block: Block) -> str | None:
 
 
 def _checked(numbers: Iterable[int], limit: int, what: str, block: int) -> Tensor:
-    index = torch.as_tensor(list(numbers), dtype=torch.long)
+    # On the CPU also while a model is built on the meta device, where numbers have no values.
+    index = torch.tensor(list(numbers), dtype=torch.long, device="cpu")
     if index.numel() == 0 or int(index.min()) < 0 or int(index.max()) >= limit or len(index.unique()) != len(index):
         raise AnatomyError(
             f"block {block} has {limit} {what}; got {index.numel()} numbers"
@@ -217,4 +239,4 @@ def _checked(numbers: Iterable[int], limit: int, what: str, block: int) -> Tenso
 
 
 def _expand(index: Tensor, width: int) -> Tensor:
-    return (index[:, None] * width + torch.arange(width)).flatten()
+    return (index[:, None] * width + torch.arange(width, device=index.device)).flatten()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from slimformer.anatomy.anatomy import Anatomy
     from slimformer.anatomy.matrix import Matrix
@@ -42,31 +42,34 @@ class Census:
 
     @classmethod
     def of(cls, anatomy: Anatomy) -> Census:
-        """Count a model; works on the meta device, where nothing is loaded."""
+        """Count a model; works on the meta device, where nothing is loaded. A slice counts as what it shows."""
         owners = _owners(anatomy)
         order = list(dict.fromkeys([*owners.values(), "other"]))
         # A shared parameter is counted where the forward meets it first, not where it is listed first.
         held = sorted(
-            ((_owner(name, owners), parameter) for name, parameter in _parameters(anatomy.model)),
+            ((_owner(name, owners), parameter, in_use) for name, parameter, in_use in _parameters(anatomy.model)),
             key=lambda pair: order.index(pair[0]),
         )
         seen: set[int] = set()
         counts: dict[str, list[int]] = {}
         tied: list[str] = []
-        for part, parameter in held:
+        for part, parameter, in_use in held:
             if id(parameter) in seen:
                 tied.append(part)
                 continue
             seen.add(id(parameter))
             totals = counts.setdefault(part, [0, 0])
-            totals[0] += parameter.numel()
-            totals[1] += parameter.numel() * parameter.element_size()
+            totals[0] += in_use.numel()
+            totals[1] += in_use.numel() * in_use.element_size()
         parts = tuple(PartCount(part, *totals) for part, totals in counts.items())
         return cls(parts, tied=tuple(dict.fromkeys(tied)))
 
 
-def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    return model.named_parameters(remove_duplicate=False)
+def _parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, Tensor]]:
+    """Names, stored parameters, and what the views on them show."""
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        path, viewed, tensor = name.removesuffix(".original").partition(".parametrizations.")
+        yield name, parameter, getattr(model.get_submodule(path), tensor) if viewed else parameter
 
 
 def _owner(parameter: str, owners: dict[str, str]) -> str:

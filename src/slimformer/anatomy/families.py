@@ -212,9 +212,20 @@ LLAMA = Family(
 QWEN2 = replace(LLAMA, name="qwen2")
 QWEN3 = replace(LLAMA, name="qwen3", query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 GEMMA = replace(LLAMA, name="gemma")
+#: The text model of Gemma 3n, itself made of nested feed-forward layers: its config has a width for each block.
+GEMMA_3N = replace(
+    QWEN3,
+    name="gemma3n_text",
+    ffn_norm="pre_feedforward_layernorm",
+    embeddings=("embed_tokens", "embed_tokens_per_layer", "per_layer_model_projection", "altup_projections"),
+    shares_keys="is_kv_shared_layer",
+    heads_pinned_by="the last blocks take keys and values of earlier ones",
+    blocks_pinned_by="the inputs of all blocks (per-layer embeddings) lie in one table",
+    taps_pinned_by="its blocks hand on several hidden states at once (AltUp)",
+)
 
 register(
     BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DEBERTA_V2, MPNET, DISTILBERT, MODERNBERT, T5,
     VIT, DEIT, VIT_MAE,
-    GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3, GEMMA,
+    GPT2, GPT_NEOX, LLAMA, QWEN2, QWEN3, GEMMA, GEMMA_3N,
 )  # fmt: skip

@@ -62,6 +62,10 @@ class Family:
         head_counts: Attributes of the attention module that hold its number of heads.
         head_totals: Attributes of the attention module that hold heads times head width.
         heads_pinned_by: Why heads cannot be removed from a single block, if so.
+        shares_keys: Attribute of the attention module that is true where the block takes keys and values of an earlier
+            one and has no matrices for them, if a family has such blocks.
+        blocks_pinned_by: Why no block at all can be left out, if so.
+        taps_pinned_by: Why what a block computes cannot be recorded, if so.
         block_returns: What a block returns after the hidden states, each named by the argument it was handed in as
             (None for nothing); None where it returns the hidden states alone.
         first_block_pinned_by: Why the first block cannot be left out, if so.
@@ -102,6 +106,9 @@ class Family:
     head_counts: tuple[str, ...] = ()
     head_totals: tuple[str, ...] = ()
     heads_pinned_by: str | None = None
+    shares_keys: str | None = None
+    blocks_pinned_by: str | None = None
+    taps_pinned_by: str | None = None
     block_returns: tuple[str | None, ...] | None = None
     first_block_pinned_by: str | None = None
     first_block_output: str | None = None

@@ -3,15 +3,9 @@
 Importing this package is quick: torch and transformers are loaded by the functions that need them.
 """
 
-from slimformer.models.loading import (
-    check_weights,
-    load_model,
-    load_processor,
-    load_skeleton,
-    name_padding,
-    stored_class,
-)
+from slimformer.models.loading import check_weights, load_model, load_skeleton, stored_class
 from slimformer.models.names import ALIASES, is_causal, load_config, positions, quiet, resolve, sees_images
+from slimformer.models.processors import load_processor, name_padding
 from slimformer.models.trust import trusted, trusting
 
 #: Positions with this label count for nothing in losses of Transformers, nor in metrics.

@@ -1,17 +1,19 @@
-"""Weights, classes and processors of a checkpoint; whatever does not fit is an error before anything is trained."""
+"""Weights and classes of a checkpoint; whatever does not fit is an error before anything is trained."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.errors import CheckpointError
-from slimformer.models.names import first_sentence, load_config, quiet, resolve, sees_images
-from slimformer.models.trust import code_refused, needs_code, trusted
-from slimformer.models.weights import check_size, not_finite, tensor_files
+from slimformer.models.names import first_sentence, load_config, quiet, read_config, resolve
+from slimformer.models.trust import needs_code, trusted
+from slimformer.models.weights import GENERATION, check_size, check_types, not_finite, tensor_files
+from slimformer.models.widths import as_described
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from transformers import PretrainedConfig, PreTrainedModel
 
@@ -21,9 +23,8 @@ def load_skeleton(name: str | Path) -> PreTrainedModel:
     import torch
 
     config = load_config(name)
-    model_class = stored_class(config, str(name))
     with torch.device("meta"):
-        skeleton: Any = _build(model_class, config, str(name))
+        skeleton: Any = _build(stored_class(config, str(name)), config, str(name))
     return cast("PreTrainedModel", skeleton.to(config.dtype or torch.float32))
 
 
@@ -31,21 +32,24 @@ def _build(model_class: Any, config: PretrainedConfig, name: str, **dtype: Any) 
     """A model of a config with new weights, of the type the config names unless told otherwise."""
     try:
         if hasattr(model_class, "_model_mapping"):
-            return cast("PreTrainedModel", model_class.from_config(config, trust_remote_code=trusted(), **dtype))
-        return cast("PreTrainedModel", model_class._from_config(config, **dtype) if dtype else model_class(config))
+            return as_described(model_class.from_config(config, trust_remote_code=trusted(), **dtype))
+        return as_described(model_class._from_config(config, **dtype) if dtype else model_class(config))
     except Exception as error:
         raise CheckpointError(
-            f"config.json of `{name}` does not build {model_class.__name__}: {_reason(error, config)}"
+            f"config.json of `{name}` does not build {model_class.__name__}: {_reason(error, model_class, config)}"
         ) from error
 
 
-def _reason(error: Exception, config: PretrainedConfig) -> str:
+def _reason(error: Exception, model_class: Any, config: PretrainedConfig) -> str:
     """Why a config builds no model; a name that is looked up in vain, such as an activation's, with its setting."""
     looked_up = error.args[0] if isinstance(error, KeyError) and error.args else None
     for key, value in config.to_dict().items():
         if isinstance(value, str) and value == looked_up:
             return f"`{key}` is `{value}`, which Transformers does not know; check its spelling"
-    return f"{first_sentence(error)}; check its sizes"
+    own = getattr(getattr(model_class, "config_class", None), "model_type", config.model_type)
+    if own != config.model_type:
+        return f"its `model_type` is `{config.model_type}`, and the class is for a `{own}`; copy the checkpoint again"
+    return f"{first_sentence(error)}; check its settings"
 
 
 def load_model(
@@ -119,7 +123,11 @@ def check_weights(name: str | Path, model_class: Any, config: PretrainedConfig |
     config = load_config(name) if config is None else config
     if getattr(config, "quantization_config", None) is not None:
         return  # how these are stored is for their quantizer to say
-    check_fits(str(name), model_class, config, tensor_files(folder))
+    files = tensor_files(folder)
+    check_types(files)
+    if os.path.lexists(folder / GENERATION):  # Transformers would do without one that it cannot read
+        read_config(folder / GENERATION)
+    check_fits(str(name), model_class, config, files)
 
 
 def check_fits(name: str, model_class: Any, config: PretrainedConfig, files: list[Path]) -> None:
@@ -160,7 +168,9 @@ def stored_class(config: PretrainedConfig, name: str) -> Any:
 
     architecture = (config.architectures or ["AutoModel"])[0]
     own = getattr(transformers, architecture, None)
-    own = own if isinstance(own, type) else None  # nothing but a class: Transformers has modules and functions too
+    # Nothing but a model that can be built: Transformers has modules, functions and tokenizers too.
+    own = own if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel) else None
+    own = own if getattr(own, "config_class", None) is not None else None
     brought = [
         auto
         for auto, reference in (getattr(config, "auto_map", None) or {}).items()
@@ -178,12 +188,11 @@ def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: boo
 
     What is missing would be trained from random weights, and what is left over would be dropped, both unnoticed.
     """
-    lacking = {
-        key if isinstance(key, str) else key[0] for kind in ("missing_keys", "mismatched_keys") for key in info[kind]
-    }
+    shapes = {key[0]: f"{list(key[1])} instead of {list(key[2])}" for key in info["mismatched_keys"]}
+    lacking = {*info["missing_keys"], *shapes}
     for key in sorted(_of_base(model, lacking)):
         raise CheckpointError(
-            f"`{name}` has no weight that fits `{key}`, so it is not a {type(model).__name__}; "
+            f"`{name}` has no weight that fits `{key}`{_shaped(shapes, key)}, so it is not a {type(model).__name__}; "
             "check that the folder holds the model its config.json describes"
         )
     for key in sorted(_of_base(model, info["unexpected_keys"])):
@@ -191,12 +200,19 @@ def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: boo
             f"`{name}` has a weight `{key}` that has no place in the {type(model).__name__} its config.json describes; "
             "check its sizes, such as the number of blocks"
         )
+    # The pooler of a bare model is left alone by whoever asks for its hidden states; a head stands on it.
+    bare = model.base_model is model
     for key in sorted(lacking) if whole else ():
-        if "pooler" not in key:
+        if not (bare and "pooler" in key):
             raise CheckpointError(
-                f"`{name}` has no trained head: its weights lack `{key}` of a {type(model).__name__}; "
-                "fine-tune it first, or give a checkpoint that has one"
+                f"`{name}` has no trained head: its weights lack `{key}` of a {type(model).__name__}"
+                f"{_shaped(shapes, key)}; fine-tune it first, or give a checkpoint that has one"
             )
+
+
+def _shaped(shapes: Mapping[str, str], key: str) -> str:
+    """What is there under a name instead of what is needed, as a message adds it."""
+    return f" (there is one of shape {shapes[key]})" if key in shapes else ""
 
 
 def _of_base(model: Any, keys: Iterable[str]) -> Iterator[str]:
@@ -209,92 +225,3 @@ def _of_base(model: Any, keys: Iterable[str]) -> Iterator[str]:
     for key in keys:
         if "pooler" not in key and (key.startswith(prefix) or key.partition(".")[0] in parts):
             yield key
-
-
-#: Files that tell of a processor, and the class that reads them; tried in order.
-PROCESSORS = (
-    ("processor_config.json", "AutoProcessor"),
-    ("preprocessor_config.json", "AutoImageProcessor"),
-    ("tokenizer_config.json", "AutoTokenizer"),
-)
-
-
-def load_processor(name: str | Path) -> Any:
-    """Load a checkpoint's tokenizer, or its image processor where it is a vision model."""
-    import transformers
-
-    source = resolve(name)
-    config = load_config(name)
-    auto = "AutoImageProcessor" if sees_images(config) else "AutoTokenizer"
-    try:
-        processor = getattr(transformers, auto).from_pretrained(source, trust_remote_code=trusted())
-    except Exception as error:
-        refused = code_refused(str(name), error)
-        if refused is not None:
-            raise refused from error
-        what = "image processor" if auto == "AutoImageProcessor" else "tokenizer"
-        raise CheckpointError(
-            f"`{name}` has no {what} that loads: {first_sentence(error)}; put its files into the folder"
-        ) from error
-    check_tokenizer(processor, config, str(name))
-    return processor
-
-
-def check_tokenizer(processor: Any, config: PretrainedConfig, name: str) -> None:
-    """Refuse a tokenizer that was made up because there are no files of one, or that knows more than the model does."""
-    tokenizer = getattr(processor, "tokenizer", processor)
-    files = getattr(tokenizer, "vocab_files_names", None) or {}
-    needed = [file for key, file in files.items() if key in ("vocab_file", "merges_file")]
-    if (
-        files
-        and not _has_file(name, "tokenizer.json")
-        and not (needed and all(_has_file(name, file) for file in needed))
-    ):
-        raise CheckpointError(
-            f"`{name}` has no files of a tokenizer, such as `tokenizer.json`; put those it was trained with into the "
-            "folder"
-        )
-    check_vocabulary(processor, config, name)
-
-
-def check_vocabulary(processor: Any, config: PretrainedConfig, name: str) -> None:
-    """Refuse a tokenizer with tokens that the model has no embedding for."""
-    tokenizer = getattr(processor, "tokenizer", processor)
-    size = getattr(config.get_text_config(), "vocab_size", None)
-    if size is None or not hasattr(tokenizer, "get_vocab"):
-        return
-    largest = max(tokenizer.get_vocab().values(), default=-1)
-    if largest >= size:
-        raise CheckpointError(
-            f"the tokenizer of `{name}` has tokens up to number {largest:,}, and the model knows {size:,}; take the "
-            "tokenizer the model was trained with, or resize the model's embeddings"
-        )
-
-
-def _has_file(name: str, file: str) -> bool:
-    """Whether a checkpoint has a file: in its folder, or in the cache of the Hub once that was asked for it."""
-    from transformers.utils.hub import cached_file
-
-    source = resolve(name)
-    if Path(source).is_dir():
-        return (Path(source) / file).is_file()
-    path = cached_file(
-        source,
-        file,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return path is not None
-
-
-def processor_class(files: Any) -> tuple[str, str] | None:
-    """The file that tells of a processor among the names of a folder's files, and the class that reads it."""
-    return next(((file, auto) for file, auto in PROCESSORS if file in files), None)
-
-
-def name_padding(model: PreTrainedModel, processor: Any) -> None:
-    """Tell a decoder's head, which looks for the last token that is not padding, what padding is."""
-    if getattr(model.config, "pad_token_id", None) is None and hasattr(processor, "pad_token_id"):
-        pad = processor.pad_token_id
-        model.config.pad_token_id = processor.eos_token_id if pad is None else pad

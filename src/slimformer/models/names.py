@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
 from slimformer.files import JsonError, as_path, read_json
+from slimformer.models.settings import check_settings
 from slimformer.models.trust import check_kernels, code_refused, trusted
-from slimformer.models.weights import CONFIG_BYTES, check_counts
+from slimformer.models.weights import CONFIG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +62,30 @@ def first_sentence(error: BaseException) -> str:
 
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
         error = error.__cause__
-    return str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
+    if isinstance(error, KeyError):  # which says the key and nothing else
+        return f"`{error.args[0] if error.args else ''}` is missing in one of its files"
+    first, _, rest = str(error).strip().partition("\n")
+    if first.endswith("("):  # a module that is printed over many lines, and what is wrong with it behind that
+        first = f"{first[:-1]} {rest.rpartition(')')[2].strip()}"
+    return first.partition(". ")[0].rstrip(".")
+
+
+#: What a strict dataclass says of a value of another type.
+_FIELD = re.compile(
+    r"Field '(\w+)' (?:expected (?P<one>\w+), got \w+ \(value: (?P<value>.*)\)"
+    r"|with value (?P<other>.*) doesn't match any type in \((?P<several>.*)\))"
+)
+
+
+def _field_reason(error: BaseException) -> str:
+    """What a strict dataclass says, with the setting and its value as messages show them."""
+    reason = first_sentence(error)
+    match = _FIELD.fullmatch(reason)
+    if match is None:
+        return f"{reason[:1].lower()}{reason[1:]}"
+    types = match["one"] or match["several"].replace("<class '", "").replace("'>", "").replace("NoneType", "null")
+    value = (match["value"] or match["other"]).strip("'")
+    return f"`{match[1]}` is `{value}`, which is no {' or '.join(re.split(r', (?![^[]*])', types))}"
 
 
 @contextmanager
@@ -118,13 +143,22 @@ def _looks_like_path(text: str) -> bool:
 
 def load_config(name: str | Path) -> PretrainedConfig:
     """Load the Transformers config of a checkpoint; every failure becomes a `CheckpointError`."""
+    return _load_config(resolve(name), name)
+
+
+def load_config_file(path: Path) -> PretrainedConfig:
+    """Load a config from a JSON file of any name, as `load_config` does."""
+    read_config(path)
+    return _load_config(str(path), path)
+
+
+def _load_config(source: str, name: str | Path) -> PretrainedConfig:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PretrainedConfig
 
-    source = resolve(name)
     try:
         content = PretrainedConfig.get_config_dict(source)[0]
-        check_counts(content, str(name))
+        check_settings(content, str(name))
         check_kernels(content, str(name))
         with quiet():  # such as of a padding token beyond the vocabulary, which does not build or does no harm
             config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
@@ -137,12 +171,10 @@ def load_config(name: str | Path) -> PretrainedConfig:
         if refused is not None:
             raise refused from error
         if isinstance(error, StrictDataclassError):
-            reason = first_sentence(error)
             raise CheckpointError(
-                f"config.json of `{name}` cannot be used: {reason[:1].lower()}{reason[1:]}; mend it, or copy the "
-                "checkpoint again"
+                f"config.json of `{name}` cannot be used: {_field_reason(error)}; mend it, or copy the checkpoint again"
             ) from error
-        if Path(source).is_dir():
+        if Path(source).exists():
             raise CheckpointError(
                 f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
                 "check `model_type` and the installed transformers version"

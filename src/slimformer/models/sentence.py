@@ -7,19 +7,18 @@ The files are those of sentence-transformers: `modules.json`, `1_Pooling/config.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
-from slimformer.errors import CheckpointError
+from slimformer.errors import CheckpointError, describe
 from slimformer.files import JsonError, as_path, read_json
 from slimformer.models.names import resolve
 from slimformer.models.weights import CONFIG_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
 MODULES = "modules.json"
 POOLING = "1_Pooling/config.json"
@@ -35,6 +34,14 @@ FLAGS = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+#: The steps of a sentence encoder in their order; the last may be missing.
+STEPS = ["Transformer", "Pooling", "Normalize"]
+#: Types of JSON as messages call them.
+NAMES = {dict: "table of settings", str: "text", bool: "switch (true or false)"}
+#: Characters that the name of a file may have on most systems.
+MAX_NAME = 255
+#: Characters of a prompt; those of real models are a sentence or two.
+MAX_PROMPT = 1 << 16
 #: The steps of a sentence encoder, under the names that all versions of sentence-transformers know.
 _TYPE = "sentence_transformers.models."
 
@@ -65,6 +72,10 @@ class SentenceSettings:
     max_length: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.pooling, str) or not isinstance(self.pooling, Sequence) or not self.pooling:
+            raise CheckpointError(f"the pooling is `{describe(self.pooling)}`; give a tuple of: {', '.join(FLAGS)}")
+        if self.max_length is not None and (type(self.max_length) is not int or self.max_length < 1):
+            raise CheckpointError(f"texts are cut to `{describe(self.max_length)}` tokens; give a number from 1 on")
         for name in self.pooling:
             if name not in FLAGS:
                 raise CheckpointError(f"there is no pooling `{name}`; known: {', '.join(FLAGS)}")
@@ -126,102 +137,118 @@ class SentenceSettings:
         if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
             raise CheckpointError(f"{MODULES} of `{source}` is no list of modules; copy the model again")
         steps = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-        unknown = [step for step in steps if step not in ("Transformer", "Pooling", "Normalize")]
-        if unknown or "Pooling" not in steps:
-            what = f"a step `{unknown[0]}`" if unknown else "no pooling"
+        unknown = [step for step in steps if step not in STEPS]
+        if unknown or steps not in (STEPS[:2], STEPS):
+            what = _wrong_steps(steps, unknown)
             raise CheckpointError(
                 f"the sentence encoder `{source}` has {what}, which cannot be carried along; remove {MODULES} to take "
                 "it for a plain model"
             )
-        lengths, prompts = read(LENGTHS), read(PROMPTS)
-        lengths, prompts = (each if isinstance(each, dict) else {} for each in (lengths, prompts))
-        pooling = read(f"{modules[steps.index('Pooling')].get('path', '')}/config.json")
-        if not isinstance(pooling, dict):
+        pooling = read(f"{_inside(modules[1].get('path', ''), source)}/config.json")
+        if pooling is None:
             raise CheckpointError(f"the sentence encoder `{source}` lacks {POOLING}; copy the model again")
+        lengths, prompts = read(LENGTHS), read(PROMPTS)
+        fields = _Fields(source)
+        pooling, lengths, prompts = (
+            fields.expect(file, "content", {} if content is None else content, dict)
+            for file, content in ((POOLING, pooling), (LENGTHS, lengths), (PROMPTS, prompts))
+        )
+        default, length = prompts.get("default_prompt_name"), lengths.get("max_seq_length")
         return cls(
-            _ways(pooling),
+            _ways(pooling, fields),
             "Normalize" in steps,
-            prompts.get("prompts") or {},
-            prompts.get("default_prompt_name"),
-            bool(pooling.get("include_prompt", True)),
-            lengths.get("max_seq_length"),
+            fields.texts(PROMPTS, "prompts", prompts.get("prompts") or {}),
+            None if default is None else fields.expect(PROMPTS, "default_prompt_name", default, str),
+            fields.expect(POOLING, "include_prompt", pooling.get("include_prompt", True), bool),
+            None if length is None else fields.count(LENGTHS, "max_seq_length", length),
         )
 
 
-def pool(hidden: Any, attention_mask: Any, ways: str | Sequence[str] = "mean") -> Any:
-    """One vector for each text, in NumPy or in torch, whichever the hidden states are in.
+@dataclass(frozen=True)
+class _Fields:
+    """Refuses values of another type than the fields of a sentence encoder's files have.
 
     Args:
-        hidden: Hidden states, [batch, length, width].
-        attention_mask: 1 for tokens that count, [batch, length]; None where all do.
-        ways: A name of `FLAGS`, or several, whose vectors are joined.
-
-    Returns:
-        [batch, width · ways].
+        source: What the user calls the model.
     """
-    ways = (ways,) if isinstance(ways, str) else ways
-    if isinstance(hidden, np.ndarray):
-        mask = np.ones(hidden.shape[:2], hidden.dtype) if attention_mask is None else attention_mask
-        return np.concatenate([_pool_numpy(hidden, np.asarray(mask), way) for way in ways], axis=-1)
-    import torch
 
-    return torch.cat([_pool_torch(hidden, attention_mask, way) for way in ways], dim=-1)
+    source: str
 
+    def expect(self, file: str, field: str, value: Any, kind: type) -> Any:
+        """A value of a type."""
+        if type(value) is not kind:
+            raise self.refusal(file, field, value, f"a {NAMES[kind]}")
+        return value
 
-def normalize(vectors: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Vectors scaled to length 1; one of zeros stays as it is."""
-    scaled: np.ndarray[Any, Any] = vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    return scaled
+    def count(self, file: str, field: str, value: Any) -> int:
+        """A whole number from 1 on."""
+        if type(value) is not int or value < 1:
+            raise self.refusal(file, field, value, "a whole number from 1 on")
+        return value
 
+    def texts(self, file: str, field: str, value: Any) -> dict[str, str]:
+        """An object of texts."""
+        if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+            raise self.refusal(file, field, value, "an object of texts")
+        if any(len(text) > MAX_PROMPT for text in value.values()):  # it is put before every text
+            raise self.refusal(file, field, value, f"an object of texts of at most {MAX_PROMPT:,} characters")
+        return value
 
-def _pool_torch(hidden: Any, mask: Any, way: str) -> Any:
-    import torch
-
-    if mask is None:
-        if way == "mean":
-            return hidden.mean(dim=1)
-        mask = torch.ones(hidden.shape[:2], dtype=torch.long, device=hidden.device)
-    if way in ("cls", "lasttoken"):
-        # Padding may stand on either side.
-        place = mask.argmax(dim=1) if way == "cls" else mask.shape[1] - 1 - mask.flip(1).argmax(dim=1)
-        return hidden[torch.arange(len(hidden), device=hidden.device), place]
-    if way == "max":
-        return hidden.masked_fill(mask.unsqueeze(-1) == 0, -torch.inf).amax(dim=1)
-    weights = mask.unsqueeze(-1).to(hidden.dtype)
-    if way == "weightedmean":
-        weights = weights * mask.cumsum(dim=1).unsqueeze(-1).to(hidden.dtype)
-    total = weights.sum(dim=1).clamp(min=1)
-    return (hidden * weights).sum(dim=1) / (total.sqrt() if way == "mean_sqrt_len_tokens" else total)
+    def refusal(self, file: str, field: str, value: Any, expected: str) -> CheckpointError:
+        """What to raise where something else is expected."""
+        return CheckpointError(
+            f"{file} of the sentence encoder `{self.source}` has the {field} `{describe(value)}`, which is not "
+            f"{expected}; mend it, or copy the model again"
+        )
 
 
-def _pool_numpy(hidden: np.ndarray[Any, Any], mask: np.ndarray[Any, Any], way: str) -> Any:
-    if way in ("cls", "lasttoken"):
-        place = mask.argmax(1) if way == "cls" else mask.shape[1] - 1 - mask[:, ::-1].argmax(1)
-        return hidden[np.arange(len(hidden)), place]
-    if way == "max":
-        return np.where(mask[..., None] == 0, -np.inf, hidden).max(1).astype(hidden.dtype)
-    weights = mask[..., None].astype(hidden.dtype)
-    if way == "weightedmean":
-        weights = weights * mask.cumsum(1)[..., None].astype(hidden.dtype)
-    total = np.maximum(weights.sum(1), 1)
-    return (hidden * weights).sum(1) / (np.sqrt(total) if way == "mean_sqrt_len_tokens" else total)
+def _wrong_steps(steps: list[str], unknown: list[str]) -> str:
+    """What is wrong with the steps of a sentence encoder."""
+    if unknown:
+        return f"a step `{unknown[0]}`"
+    return "no pooling" if "Pooling" not in steps else f"the steps `{', '.join(steps)}`"
 
 
-def _ways(config: dict[str, Any]) -> tuple[str, ...]:
+def _inside(path: Any, source: str) -> str:
+    """The folder of a step, inside that of the model."""
+    if isinstance(path, str) and len(path) < MAX_NAME and "\0" not in path:
+        parts = PurePosixPath(path).parts
+        if not PurePosixPath(path).is_absolute() and ".." not in parts:
+            return path
+    raise CheckpointError(
+        f"{MODULES} of `{source}` has the path `{describe(path)}`, which is no folder inside the model's; mend it"
+    )
+
+
+def _ways(config: dict[str, Any], fields: _Fields) -> tuple[str, ...]:
     """The ways of pooling in a file of any version: one flag for each, or a name or a list of names."""
     named = config.get("pooling_mode")
     if named is not None:
-        return (named,) if isinstance(named, str) else tuple(named)
-    return tuple(name for name, flag in FLAGS.items() if config.get(flag)) or ("mean",)
+        names = [named] if isinstance(named, str) else named
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise fields.refusal(POOLING, "pooling_mode", named, "a name or a list of names")
+        if len(set(names)) < len(names):  # each makes a vector as wide as the model
+            raise fields.refusal(POOLING, "pooling_mode", named, "a list that names each way once")
+        return tuple(names)
+    flags = {key: value for key, value in config.items() if key.startswith("pooling_mode_")}
+    for key, value in flags.items():
+        if fields.expect(POOLING, key, value, bool) and key not in FLAGS.values():
+            raise CheckpointError(f"there is no pooling `{key}`; known: {', '.join(FLAGS.values())}")
+    if flags and not any(flags.values()):
+        raise fields.refusal(POOLING, "pooling_mode", "none", f"one of {', '.join(FLAGS)}")
+    return tuple(name for name, flag in FLAGS.items() if flags.get(flag)) or ("mean",)
 
 
 def _file(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        return read_json(path, CONFIG_BYTES)
+        content = read_json(path, CONFIG_BYTES)
     except (OSError, JsonError) as error:
         raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the model again") from error
+    if content is None:
+        raise CheckpointError(f"`{path}` holds null and nothing else; copy the model again")
+    return content
 
 
 def _hub_file(name: str, file: str) -> Any:

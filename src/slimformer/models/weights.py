@@ -6,7 +6,7 @@ So sizes are compared with what the files hold first.
 
 from __future__ import annotations
 
-import re
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ from slimformer.errors import CheckpointError
 from slimformer.files import JsonError, read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch import Tensor, nn
 
 #: A config is a few kilobytes; the longest lists of labels make it some megabytes.
 CONFIG_BYTES = 2**26
+#: How text is generated, where a checkpoint says so.
+GENERATION = "generation_config.json"
 #: Files that hold the weights of a plain checkpoint, in the order they are looked for.
 PLAIN_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 #: An index has a line for each tensor.
@@ -27,28 +29,12 @@ INDEX_BYTES = 2**26
 #: Kinds of file that hold a Python pickle, which runs code when it is read.
 PICKLE_SUFFIXES = frozenset({".bin", ".ckpt", ".joblib", ".npy", ".npz", ".pickle", ".pkl", ".pt", ".pth"})
 
-#: Parts of one kind, such as blocks, that a model may have; each takes time to build, even without weights.
-MAX_PARTS = 2048
-_PARTS = re.compile(r"(layers?|blocks?|groups?|group_num|experts|stages?|depth)$")
-#: Outputs that a head may have; the names of all of them are made when a config is read.
-MAX_LABELS = 1 << 20
 #: Weights a model may have beyond twice those in its files: heads that are new, poolers, tables that are computed.
 FREE_WEIGHTS = 1 << 26
+#: Types of the weights of a plain checkpoint, as safetensors calls them.
+FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 #: Weights that a byte of codes stands for at most.
 CODES_IN_BYTE = 8
-
-
-def check_counts(config: Mapping[str, Any], name: str) -> None:
-    """Refuse a config, as read from JSON, whose counts no model has; building them would take hours or gigabytes."""
-    for key, value in config.items():
-        if isinstance(value, dict):
-            check_counts(value, name)
-        limit = MAX_LABELS if key in ("num_labels", "_num_labels") else MAX_PARTS if _PARTS.search(key) else None
-        if limit is not None and isinstance(value, int | float) and value > limit:
-            raise CheckpointError(
-                f"config.json of `{name}` asks for `{key}` {value:,}, and at most {limit:,} are built; "
-                "copy the checkpoint again"
-            )
 
 
 def tensor_files(folder: Path, names: Sequence[str] = PLAIN_WEIGHTS) -> list[Path]:
@@ -127,21 +113,38 @@ def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     return None
 
 
+def check_types(files: Sequence[Path]) -> None:
+    """Refuse files of a plain checkpoint with weights that are no floats: a cast would make something of them.
+
+    Whole numbers may stand for positions, which old checkpoints store and nobody reads.
+    """
+    for path in files:
+        for name, dtype, _ in _headers(path):
+            if dtype not in FLOATS and not (dtype == "I64" and name.endswith("position_ids")):
+                raise CheckpointError(
+                    f"`{name}` in `{path}` is of type `{dtype}`, and weights are floats unless config.json says by "
+                    "`quantization_config` what else they are; take the checkpoint they were made from"
+                )
+
+
 def _held(files: Sequence[Path]) -> tuple[int, int]:
     """How many tensors some files hold, and how many weights these stand for at most; only headers are read."""
-    from safetensors import SafetensorError, safe_open
-
     tensors = weights = 0
     for path in files:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118 (no mapping)
-                    part = file.get_slice(key)
-                    size = 1
-                    for length in part.get_shape():
-                        size *= length
-                    tensors += 1
-                    weights += size * (CODES_IN_BYTE if part.get_dtype() == "U8" else 1)
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"`{path}` is not a safetensors file: {error}; copy it again") from error
+        for _, dtype, shape in _headers(path):
+            tensors += 1
+            weights += math.prod(shape) * (CODES_IN_BYTE if dtype == "U8" else 1)
     return tensors, weights
+
+
+def _headers(path: Path) -> Iterator[tuple[str, str, list[int]]]:
+    """Name, type and shape of each tensor of a safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 (no mapping)
+                part = file.get_slice(key)
+                yield key, part.get_dtype(), part.get_shape()
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"`{path}` is not a safetensors file: {error}; copy it again") from error

@@ -50,6 +50,11 @@ class Taps:
         embeddings: bool = False,
     ) -> None:
         self.anatomy = Anatomy.of(model)
+        reason = self.anatomy.family.taps_pinned_by
+        if reason is not None:
+            raise TapError(
+                f"nothing can be recorded of `{self.anatomy.family.name}`: {reason}; use what needs its outputs alone"
+            )
         self.model = model
         self.layers = _layers(layers, len(self.anatomy.blocks))
         of_each = layers if isinstance(layers, Mapping) else dict.fromkeys(self.layers, record)
