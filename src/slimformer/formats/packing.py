@@ -8,7 +8,7 @@ layout has no zero). Bits of a mask are packed flat, over the whole tensor in it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -256,6 +256,17 @@ class PackedWeight:
         """What the model computes with, as its module holds it."""
         weight = self.format.dequantize(self.unpack(), self.scales, self.group_size)
         return weight.mT.contiguous() if self.transposed else weight
+
+    def replaced(self, codes: Tensor, scales: Tensor) -> PackedWeight:
+        """The same kind of weight with other codes, int8 [out, in], and their scales."""
+        packed = pack(codes.contiguous(), self.layout)
+        return replace(self, codes=packed, scales=scales.contiguous(), columns=codes.shape[-1])
+
+    def bytes_at(self, rows: int, columns: int) -> int:
+        """Bytes that the first rows and columns take, scales included."""
+        groups = 1 if self.group_size is None else -(-columns // self.group_size)
+        scales = 1 if len(self.scales) == 1 else rows * min(groups, self.scales.shape[1])
+        return rows * self.layout.bytes_for(columns) + scales * self.scales.element_size()
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Codes and scales by the names they have in a file, which tell the layout."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import TYPE_CHECKING, Literal
 
-from slimformer.errors import SizeError
+from slimformer.errors import SizeError, describe
 from slimformer.sizes.size import Allocation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from slimformer.sizes.cost import Costs
     from slimformer.sizes.elastic import Elastic
@@ -23,7 +26,7 @@ STEPS = 2000
 
 
 #: What the first blocks use up → the least loss for it, and the sizes that have it.
-_Picks = dict[int, tuple[float, tuple["Size", ...]]]
+_Picks = dict[float, tuple[float, tuple["Size", ...]]]
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Budget:
 
     costs: Costs
     limit: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, bool) or not isinstance(self.limit, Real) or not self.limit > 0:
+            raise SizeError(f"a budget has the limit `{describe(self.limit)}`; give a number above 0")
 
     def holds(self, allocation: Allocation) -> bool:
         """Whether an allocation keeps to the limit."""
@@ -54,10 +61,18 @@ def allocate(
         sensitivity: Loss that each size costs in each block, from `measure_sensitivity`: the allocation of the least
             sum is chosen in place of an order.
     """
-    smallest = _smallest(elastic, budget)
+    if not isinstance(order, str) or order not in ORDERS:
+        raise SizeError(f"there is no order `{describe(order)}`; there are {', '.join(ORDERS)}")
+    if not isinstance(budget, Budget):
+        raise SizeError(f"the budget is `{describe(budget)}`; give a `Budget` of costs and a limit")
+    if any(costs.keys() != set(elastic.sizes) for costs in budget.costs.blocks):
+        raise SizeError("the budget's costs are those of a model with other sizes; count this one with `Costs.of`")
     if sensitivity is not None:
-        return _grow(elastic, _least_loss(elastic, budget, sensitivity, smallest), budget, ORDERS["increasing"])
-    chosen = smallest
+        _check_sensitivity(elastic, sensitivity)
+    least = smallest(elastic, budget)
+    if sensitivity is not None:
+        return grow(elastic, _least_loss(elastic, budget, sensitivity, least), budget, ORDERS["increasing"])
+    chosen = least
     ranked = ORDERS[order](len(elastic.blocks))
     for small, large in pairwise(elastic.sizes):
         for count in range(len(ranked) + 1):
@@ -65,7 +80,7 @@ def allocate(
             allocation = Allocation(tuple(large if index in larger else small for index in range(len(ranked))))
             if budget.holds(allocation):
                 chosen = allocation
-    return _grow(elastic, chosen, budget, ORDERS[order])
+    return grow(elastic, chosen, budget, ORDERS[order])
 
 
 def measure_sensitivity(elastic: Elastic, loss: Callable[[], float]) -> list[dict[Size, float]]:
@@ -76,19 +91,47 @@ def measure_sensitivity(elastic: Elastic, loss: Callable[[], float]) -> list[dic
         loss: Measures the model on a calibration set, at the size in use.
     """
     with elastic.at(elastic.largest):
-        whole = loss()
+        whole = _finite(loss())
     measured: list[dict[Size, float]] = []
     for index in range(len(elastic.blocks)):
         row = {elastic.sizes[-1]: 0.0}
         for size in elastic.sizes[:-1]:
             with elastic.at(elastic.largest.replaced(index, size)):
-                row[size] = loss() - whole
+                row[size] = _finite(loss()) - whole
         measured.append(row)
     return measured
 
 
-def _smallest(elastic: Elastic, budget: Budget) -> Allocation:
-    """Every block at the smallest size, without the blocks that may be skipped where that is still too much."""
+def _finite(loss: float) -> float:
+    """A loss that can be compared."""
+    if not isinstance(loss, Real) or not math.isfinite(loss):
+        raise SizeError(f"the calibration set gives the loss `{describe(loss)}`, which is no finite number; mend it")
+    return float(loss)
+
+
+def _check_sensitivity(elastic: Elastic, sensitivity: Sequence[dict[Size, float]]) -> None:
+    """Refuse losses that are not one finite number for each size of each block."""
+    rows = list(sensitivity) if isinstance(sensitivity, Sequence) else []
+    if len(rows) != len(elastic.blocks):
+        raise SizeError(
+            f"the sensitivity has {len(rows)} blocks, and the model has {len(elastic.blocks)}; take it from "
+            "`measure_sensitivity`"
+        )
+    for index, row in enumerate(rows):
+        losses = [row.get(size) for size in elastic.sizes] if isinstance(row, dict) else [None]
+        if not all(isinstance(loss, Real) and math.isfinite(loss) for loss in losses):
+            raise SizeError(
+                f"the sensitivity of block {index} is `{describe(row)}`, which is no finite loss for each of "
+                f"{', '.join(elastic.names)}; take it from `measure_sensitivity`"
+            )
+
+
+def smallest(elastic: Elastic, budget: Budget) -> Allocation:
+    """Every block at the smallest size, without the blocks that may be skipped where that is still too much.
+
+    Raises:
+        SizeError: Where nothing is within the budget.
+    """
     allocation = Allocation((elastic.sizes[0],) * len(elastic.blocks))
     for index in _middle_first(len(elastic.blocks)):
         if budget.holds(allocation):
@@ -99,11 +142,12 @@ def _smallest(elastic: Elastic, budget: Budget) -> Allocation:
         return allocation
     least = budget.costs.total(allocation)
     raise SizeError(
-        f"no size keeps to {budget.limit:,.0f} {budget.costs.what}: the smallest has {least:,}; allow at least that"
+        f"no size keeps to {budget.limit:,.12g} {budget.costs.what}: the smallest has {least:,.12g}; allow at least "
+        "that"
     )
 
 
-def _grow(elastic: Elastic, allocation: Allocation, budget: Budget, order: Callable[[int], list[int]]) -> Allocation:
+def grow(elastic: Elastic, allocation: Allocation, budget: Budget, order: Callable[[int], list[int]]) -> Allocation:
     """Let single blocks grow as long as the budget allows one to."""
     larger: dict[Size | None, Size] = {None: elastic.sizes[0], **dict(pairwise(elastic.sizes))}
     grown = True
@@ -118,12 +162,12 @@ def _grow(elastic: Elastic, allocation: Allocation, budget: Budget, order: Calla
 
 
 def _least_loss(
-    elastic: Elastic, budget: Budget, sensitivity: Sequence[dict[Size, float]], smallest: Allocation
+    elastic: Elastic, budget: Budget, sensitivity: Sequence[dict[Size, float]], start: Allocation
 ) -> Allocation:
     """The least sum of losses within the budget, block after block: a knapsack with one pick from each group."""
-    if None in smallest.blocks:
-        return smallest
-    free = budget.limit - budget.costs.total(smallest)
+    if None in start.blocks:
+        return start
+    free = budget.limit - budget.costs.total(start)
     best: _Picks = {0: (0.0, ())}
     for costs, losses in zip(budget.costs.blocks, sensitivity, strict=True):
         longer: _Picks = {}

@@ -1,4 +1,4 @@
-"""What an allocation costs: parameters, bytes and FLOPs, each a sum over blocks of what is known beforehand."""
+"""What an allocation costs: parameters, bytes, FLOPs or time, each a sum over blocks of what is known beforehand."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from slimformer.anatomy import Anatomy, unwrap
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.sizes.elastic import Elastic
 from slimformer.sizes.size import Allocation, Size
+from slimformer.views.packed import packed_of, packed_weights, small_float
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from torch import Tensor
 
     from slimformer.anatomy import Block
 
-Measure = Literal["parameters", "bytes", "flops"]
+Measure = Literal["parameters", "bytes", "flops", "milliseconds"]
 
 
 @dataclass(frozen=True)
@@ -26,30 +30,33 @@ class Costs:
     """One measure of an elastic model's cost.
 
     Args:
-        what: "parameters"; "bytes" of them; or "flops", those of one text of `length` tokens.
+        what: "parameters"; "bytes" of them; "flops", those of one text of `length` tokens or of one image; or the
+            "milliseconds" that it takes, from `measure_latency`.
         rest: Cost of all that stands outside the blocks.
         blocks: Cost of each block at each size.
-        length: Tokens of the text.
+        length: Tokens of the text or of the image.
     """
 
     what: Measure
-    rest: int
-    blocks: tuple[dict[Size, int], ...]
+    rest: float
+    blocks: tuple[dict[Size, float], ...]
     length: int = 1
 
     @classmethod
     def of(cls, model: nn.Module, what: Measure = "parameters", length: int = 128) -> Costs:
-        """Count a model at every size."""
+        """Count a model at every size; of an image the length is its own. Time is measured, not counted."""
         elastic, anatomy = Elastic.of(model), Anatomy.of(model)
-        table: tuple[dict[Size, int], ...] = tuple({} for _ in anatomy.blocks)
+        outside, length = _outside_flops(unwrap(model), anatomy, length) if what == "flops" else (0, length)
+        packed = bool(packed_weights(unwrap(model)))
+        table: tuple[dict[Size, float], ...] = tuple({} for _ in anatomy.blocks)
         for size in elastic.sizes:
             with elastic.at(Allocation((size,) * len(anatomy.blocks))):
                 for block, costs in zip(anatomy.blocks, table, strict=True):
-                    costs[size] = _flops(block, length) if what == "flops" else _held(block.module, what)
-        rest = _rest_flops(unwrap(model), anatomy, length) if what == "flops" else _rest_held(anatomy, what)
-        return cls(what, rest, table, length)
+                    held = _flops(block, length) if what == "flops" else _held(block.module.modules(), what, packed)
+                    costs[size] = held
+        return cls(what, outside if what == "flops" else _held(_outside(anatomy), what, packed), table, length)
 
-    def total(self, allocation: Allocation) -> int:
+    def total(self, allocation: Allocation) -> float:
         """Cost of the whole model."""
         return self.rest + sum(
             costs[size] for costs, size in zip(self.blocks, allocation, strict=True) if size is not None
@@ -57,26 +64,38 @@ class Costs:
 
 
 @torch.no_grad()
-def _held(module: nn.Module, what: Measure) -> int:
-    """Parameters or bytes of a module, as its views show them."""
-    total = 0
-    for part in module.modules():
-        tensors = [getattr(part, name) for name in getattr(part, "parametrizations", ())]
-        tensors += part.parameters(recurse=False)
-        if not _holds_originals(part):
-            total += sum(t.numel() * (t.element_size() if what == "bytes" else 1) for t in tensors)
-    return total
+def _held(modules: Iterable[nn.Module], what: Measure, packed: bool) -> int:
+    """Parameters or stored bytes of some modules, as their views show them; a tied weight counts once."""
+    sizes: dict[int, int] = {}
+    for module in modules:
+        for name, original in _originals(module).items():
+            tensor: Tensor = getattr(module, name)
+            size = tensor.numel() if what == "parameters" else _bytes(module, name, tensor, packed)
+            # Of modules that share a weight, one holds its packed form.
+            sizes[id(original)] = min(size, sizes.get(id(original), size))
+    return sum(sizes.values())
 
 
-def _holds_originals(part: nn.Module) -> bool:
-    """Whether a module keeps the weights under a view, which are counted as the view shows them."""
-    return isinstance(part, torch.nn.utils.parametrize.ParametrizationList)
+def _originals(module: nn.Module) -> dict[str, Tensor]:
+    """The weights of a module itself, those under views by the names they are shown under."""
+    if isinstance(module, parametrize.ParametrizationList):
+        return {}
+    viewed: Any = getattr(module, "parametrizations", {})
+    return {**dict(module.named_parameters(recurse=False)), **{name: viewed[name].original for name in viewed}}
 
 
-def _rest_held(anatomy: Anatomy, what: Measure) -> int:
-    inside = {id(p) for block in anatomy.blocks for p in block.module.parameters()}
-    outside = [p for p in unwrap(anatomy.model).parameters() if id(p) not in inside]
-    return sum(p.numel() * (p.element_size() if what == "bytes" else 1) for p in outside)
+def _bytes(module: nn.Module, name: str, tensor: Tensor, packed: bool) -> int:
+    form = packed_of(module) if name == "weight" else None
+    if form is None:
+        stored = small_float(tensor) if packed else tensor
+        return stored.numel() * stored.element_size()
+    rows, columns = tensor.shape[::-1] if form.transposed else tensor.shape
+    return form.bytes_at(rows, columns)
+
+
+def _outside(anatomy: Anatomy) -> list[nn.Module]:
+    inside = {module for block in anatomy.blocks for module in block.module.modules()}
+    return [module for module in unwrap(anatomy.model).modules() if module not in inside]
 
 
 def _flops(block: Block, length: int) -> int:
@@ -86,27 +105,32 @@ def _flops(block: Block, length: int) -> int:
     return 2 * weights * length + 4 * length * length * block.heads * block.head_width
 
 
-def _rest_flops(model: nn.Module, anatomy: Anatomy, length: int) -> int:
-    """Products with the matrices outside the blocks, counted while one text or image goes through the model."""
+def _outside_flops(model: nn.Module, anatomy: Anatomy, length: int) -> tuple[int, int]:
+    """Products with the matrices outside the blocks, and the tokens inside, as one text or image goes through."""
     inside = {module for block in anatomy.blocks for module in block.module.modules()}
-    total = 0
+    total, tokens = 0, length
 
     def count(module: Any, _: Any, output: Tensor) -> None:
         nonlocal total
         total += 2 * output.numel() * (module.weight.numel() // output_width(module))
 
-    hooks = [
+    def measure(_: Any, hidden: tuple[Tensor, ...]) -> None:
+        nonlocal tokens
+        tokens = hidden[0].shape[1]
+
+    hooks = [anatomy.blocks[0].module.register_forward_pre_hook(measure)]
+    hooks += [
         module.register_forward_hook(count)
         for module in model.modules()
         if module not in inside and (isinstance(module, nn.Linear | nn.Conv2d) or is_conv1d(module))
     ]
     try:
         with torch.no_grad():
-            model(**_example(anatomy, length))
+            model(**example_inputs(anatomy, length))
     finally:
         for hook in hooks:
             hook.remove()
-    return total
+    return total, tokens
 
 
 def output_width(module: Any) -> int:
@@ -114,11 +138,14 @@ def output_width(module: Any) -> int:
     return int(module.nf if is_conv1d(module) else module.weight.shape[0])
 
 
-def _example(anatomy: Anatomy, length: int) -> dict[str, Tensor]:
+def example_inputs(anatomy: Anatomy, length: int) -> dict[str, Tensor]:
+    """One text of so many tokens, or one image."""
     device = next(anatomy.model.parameters()).device
     config: Any = anatomy.config
     if anatomy.patch_embedding is None:
-        return {"input_ids": torch.ones(1, length, dtype=torch.long, device=device)}
+        one_choice = type(anatomy.model).__name__.endswith("ForMultipleChoice")
+        shape = (1, 1, length) if one_choice else (1, length)
+        return {"input_ids": torch.ones(shape, dtype=torch.long, device=device)}
     sides = config.image_size if isinstance(config.image_size, list | tuple) else [config.image_size] * 2
     dtype = next(anatomy.patch_embedding.parameters()).dtype
     return {"pixel_values": torch.zeros(1, config.num_channels, *sides, dtype=dtype, device=device)}

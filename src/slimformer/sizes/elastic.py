@@ -9,9 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.anatomy import Anatomy, unwrap
+from slimformer.anatomy.block import pinned_by, refuse_pinned_heads
 from slimformer.errors import SizeError
-from slimformer.sizes.size import Allocation, Size, find_size, name_sizes, parse_blocks, units
-from slimformer.views import Extent, bake, skip_block, slice_heads, slice_neurons, strip
+from slimformer.sizes import decoding
+from slimformer.sizes.size import SHARES, Allocation, Size, find_size, name_sizes, parse_blocks, units
+from slimformer.views import (
+    Extent,
+    bake,
+    cut_output,
+    restore_output,
+    skip_block,
+    slice_heads,
+    slice_neurons,
+    strip,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +55,21 @@ class Elastic:
         ...     small = model(**inputs)
     """
 
-    def __init__(self, sizes: Sequence[Size], blocks: Sequence[NestedBlock], extent: Extent) -> None:
+    def __init__(
+        self, sizes: Sequence[Size], blocks: Sequence[NestedBlock], extent: Extent, output: Width | None = None
+    ) -> None:
         self.sizes = tuple(sizes)
         self.blocks = tuple(blocks)
         self.extent = extent
+        #: Allocations that have names of their own.
+        self.published: dict[str, Allocation] = {}
+        #: Dimensions of the embeddings, where these are nested.
+        self.output = output
 
     @classmethod
     def of(cls, model: nn.Module) -> Elastic:
         """The sizes of a model that was made elastic."""
-        elastic = unwrap(model).__dict__.get(_ELASTIC)
+        elastic = _holder(model).__dict__.get(_ELASTIC)
         if elastic is None:
             raise SizeError(f"this {type(unwrap(model)).__name__} has one size only; make it elastic first")
         return elastic  # type: ignore[no-any-return]
@@ -71,10 +88,12 @@ class Elastic:
         """What a size means block by block; an allocation is checked and returned as it is."""
         if isinstance(size, Allocation):
             return self._checked(size)
+        if isinstance(size, str) and size.strip() in self.published:
+            return self.published[size.strip()]
         if isinstance(size, str) and "," in size:
             size = size.split(",")
         if isinstance(size, str | float | int):
-            size = find_size(self.sizes, size)
+            size = find_size(self.sizes, size, tuple(self.published))
         if isinstance(size, Size):
             return self._checked(Allocation(self._spread(size)))
         return self._checked(parse_blocks(self.sizes, size, len(self.blocks)))
@@ -94,16 +113,33 @@ class Elastic:
         """Whether a block can be left out of an allocation."""
         return self.blocks[index].depth is not None
 
-    def share_cache(self, one: Sized, other: Sized) -> None:
-        """Raise where two sizes cannot go on from one cache of keys and values."""
-        for index, (a, b) in enumerate(zip(self.allocation(one), self.allocation(other), strict=True)):
-            heads = [None if size is None else self._heads(index, size) for size in (a, b)]
+    def share_cache(self, one: Sized, other: Sized | None = None) -> None:
+        """Raise where two sizes, or a size and the one in use, cannot go on from one cache of keys and values."""
+        pair = [self._values(self.allocation(one))]
+        pair.append(self.extent.value if other is None else self._values(self.allocation(other)))
+        for index in range(len(self.blocks)):
+            heads = [self._cached_heads(index, values) for values in pair]
             if heads[0] != heads[1]:
+                names = f"both `{one}` and " + ("the size in use" if other is None else f"`{other}`")
                 counts = " and ".join("none (skipped)" if count is None else str(count) for count in heads)
                 raise SizeError(
-                    f"one cache cannot serve both `{one}` and `{other}`: block {index} has key-value heads {counts}; "
+                    f"one cache cannot serve {names}: block {index} has key-value heads {counts}; "
                     "choose sizes with the same heads that run the same blocks"
                 )
+
+    def check_draft(self, size: Sized) -> None:
+        """Raise where a size cannot draft for the one in use, or has nothing less than it, which saves no time."""
+        self.share_cache(size)
+        pairs = zip(self._values(self.allocation(size)), self.extent.value, strict=True)
+        if all(value >= used for value, used in pairs):
+            raise SizeError(f"`--draft` is `{size}`, which is not smaller than the size in use; leave it out")
+
+    def _cached_heads(self, index: int, values: Sequence[int]) -> int | None:
+        """Key-value heads of a block; None where it is skipped."""
+        block = self.blocks[index]
+        if block.depth is not None and values[block.depth.index] == 0:
+            return None
+        return 0 if block.heads is None else values[block.heads.index]
 
     def _values(self, allocation: Allocation) -> tuple[int, ...]:
         """An allocation as the extent holds it."""
@@ -116,6 +152,9 @@ class Elastic:
             values[block.neurons.index] = units(block.neurons.full, size.neurons)
             if block.heads is not None:
                 values[block.heads.index] = self._heads(index, size)
+        if self.output is not None:
+            share = max(size.output for size in allocation if size is not None)
+            values[self.output.index] = units(self.output.full, share)
         return tuple(values)
 
     def _heads(self, index: int, size: Size) -> int:
@@ -160,39 +199,73 @@ def make_elastic(
     plain: Any = unwrap(model)
     if _ELASTIC in plain.__dict__:
         raise SizeError(f"this {type(plain).__name__} is elastic already; use `Elastic.of(model)`")
+    _refuse_adapters(plain)
     chosen = _sizes(sizes)
     heads = heads or any(size.heads < 1 for size in chosen)
     skip = skip or any(size.depth < 1 for size in chosen)
+    anatomy = Anatomy.of(plain)
+    if heads:
+        refuse_pinned_heads(anatomy.family)  # before anything is nested
     extent = Extent()
-    blocks = [_nest(block, extent, heads, skip) for block in Anatomy.of(plain).blocks]
-    elastic = plain.__dict__[_ELASTIC] = Elastic(chosen, blocks, extent)
+    output = cut_output(plain, extent) if any(size.output < 1 for size in chosen) else None
+    blocks = [_nest(block, extent, heads, skip) for block in anatomy.blocks]
+    elastic = plain.__dict__[_ELASTIC] = Elastic(chosen, blocks, extent, output)
+    decoding.install(plain)
     return elastic
 
 
 def extract(model: nn.Module, size: Sized) -> nn.Module:
     """A model of its own that computes what an elastic one computes at a size, without the rest of its weights."""
+    _refuse_adapters(model)
     with Elastic.of(model).at(size):
-        extracted = copy.deepcopy(unwrap(model))
-    del extracted.__dict__[_ELASTIC]
-    return bake(extracted)
+        return bake_size(copy.deepcopy(unwrap(model)))
+
+
+def bake_size(model: nn.Module) -> nn.Module:
+    """Turn an elastic model, and whatever views it has, for good into what it is at the size in use."""
+    plain = _holder(model)
+    Elastic.of(plain)
+    del plain.__dict__[_ELASTIC]
+    decoding.uninstall(plain)
+    return bake(plain)
 
 
 def is_elastic(model: nn.Module) -> bool:
     """Whether a model has nested sizes."""
-    return _ELASTIC in unwrap(model).__dict__
+    return _ELASTIC in _holder(model).__dict__
 
 
 def make_plain(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model, which is its largest size then and nothing else."""
-    plain = unwrap(model)
+    _refuse_adapters(model)
+    return take_off(model)
+
+
+def take_off(model: nn.Module) -> nn.Module:
+    """Take the sizes off an elastic model and leave the adapters that stand on it."""
+    plain = _holder(model)
     Elastic.of(plain)
     del plain.__dict__[_ELASTIC]
-    return strip(plain)
+    decoding.uninstall(plain)
+    strip(plain)
+    restore_output(plain)
+    return plain
+
+
+def _holder(model: nn.Module) -> nn.Module:
+    """The model of Transformers inside wrappers, those of PEFT too."""
+    plain: Any = unwrap(model)
+    inner: nn.Module = plain.get_base_model() if hasattr(plain, "get_base_model") else plain
+    return inner
+
+
+def _refuse_adapters(model: nn.Module) -> None:
+    for path, module in model.named_modules():
+        if hasattr(module, "get_base_layer"):
+            raise SizeError(f"`{path}` carries an adapter, and sizes are nested in plain weights; merge it first")
 
 
 def _nest(block: Any, extent: Extent, heads: bool, skip: bool) -> NestedBlock:
-    from slimformer.anatomy.block import pinned_by
-
     return NestedBlock(
         slice_neurons(block, extent),
         slice_heads(block, extent) if heads else None,
@@ -203,8 +276,10 @@ def _nest(block: Any, extent: Extent, heads: bool, skip: bool) -> NestedBlock:
 def _sizes(sizes: Sequence[Size] | Sequence[float] | None) -> tuple[Size, ...]:
     if sizes is None:
         return name_sizes()
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence):
+        return name_sizes(sizes)  # which refuses it
     named = tuple(size for size in sizes if isinstance(size, Size))
     if len(named) != len(sizes):
-        return name_sizes([float(share) for share in sizes])  # type: ignore[arg-type]
-    name_sizes(*([getattr(size, share) for size in named] for share in ("neurons", "heads", "depth")))
+        return name_sizes(sizes)  # type: ignore[arg-type]
+    name_sizes(*([getattr(size, share) for size in named] for share in SHARES))
     return named

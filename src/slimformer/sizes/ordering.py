@@ -133,5 +133,7 @@ def _neurons_by_weight(block: Block) -> Tensor:
 def _heads_by_weight(block: Block) -> Tensor:
     groups = block.key_value_heads
     output: Tensor = block.output.weight.float().square().sum(0).unflatten(0, (groups, -1)).sum(1)
+    if block.shares_keys:
+        return output
     value: Tensor = block.value.weight.float().square().sum(1).unflatten(0, (groups, -1)).sum(1)
     return output * value

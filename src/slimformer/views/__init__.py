@@ -2,7 +2,8 @@
 
 from slimformer.views.description import describe, restore
 from slimformer.views.mask import MaskView, ScheduledMask, binarize, magnitude_scores, uniform_scores
-from slimformer.views.nest import skip_block, slice_heads, slice_neurons
+from slimformer.views.nest import cut_output, restore_output, skip_block, slice_heads, slice_neurons
+from slimformer.views.packed import packed_weights
 from slimformer.views.quantized import QuantizedView, QuantizedWeight, quantize_weight, quantized_weights
 from slimformer.views.rounding import (
     Rounding,
@@ -35,13 +36,16 @@ __all__ = [
     "binarize",
     "carried",
     "checkpoint_contexts",
+    "cut_output",
     "describe",
     "enable_checkpointing",
     "magnitude_scores",
+    "packed_weights",
     "quantize_activation",
     "quantize_weight",
     "quantized_weights",
     "restore",
+    "restore_output",
     "round_activations",
     "rounding_of",
     "skip_block",

@@ -43,7 +43,9 @@ class Scores(NamedTuple):
 
 def goes_through_registry(block: Block) -> bool:
     """Whether a block's attention looks its implementation up in Transformers' registry (DeBERTa, MPNet do not)."""
-    return hasattr(sys.modules[type(block.attention).__module__], "ALL_ATTENTION_FUNCTIONS")
+    # Of a module whose head count follows a width, the class is one of ours and its base that of Transformers.
+    modules = (sys.modules[cls.__module__] for cls in type(block.attention).__mro__)
+    return any(hasattr(module, "ALL_ATTENTION_FUNCTIONS") for module in modules)
 
 
 def use_attention(model: nn.Module, name: str = NAME) -> str | None:

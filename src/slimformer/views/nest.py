@@ -1,14 +1,16 @@
-"""Nested sizes of one block: slices on all the matrices that must agree, under one width, and the block as a whole."""
+"""Nested sizes: slices on all matrices of a block that must agree, under one width; blocks and outputs as a whole."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slimformer.anatomy import Anatomy
 from slimformer.anatomy.block import refuse_pinned_block, refuse_pinned_heads
 from slimformer.anatomy.family import Fused
 from slimformer.anatomy.matrix import Matrix
-from slimformer.views.slice import Skip, SliceView, follow, skip
-from slimformer.views.stack import attach
+from slimformer.errors import ViewError
+from slimformer.views.slice import Skip, SliceView, cut, follow, skip
+from slimformer.views.stack import OUTPUT_DIMENSIONS, attach
 from slimformer.views.width import Width
 
 if TYPE_CHECKING:
@@ -60,6 +62,39 @@ def skip_block(block: Block, extent: Extent | None = None) -> Width:
     layer = getattr(block.attention, "layer_idx", None)
     skip(block.module, Skip(depth, block.family.block_returns, layer))
     return depth
+
+
+def cut_output(model: nn.Module, extent: Extent | None = None) -> Width:
+    """Make the output of a bare model nested; the returned width, one of the extent's, counts its dimensions."""
+    anatomy = Anatomy.of(model)
+    if anatomy.model is not anatomy.base:
+        raise ViewError(
+            f"the outputs of a {type(anatomy.model).__name__} are those of its head, and nested dimensions are those "
+            "of embeddings; leave them out, or give a task of embeddings such as `retrieval`"
+        )
+    width = Width(_dimensions(anatomy) or anatomy.hidden, extent=extent)
+    cut(anatomy.base, width)
+    return width
+
+
+def restore_output(model: nn.Module) -> None:
+    """Let a bare model show as many dimensions as its config tells."""
+    if getattr(getattr(model, "config", None), OUTPUT_DIMENSIONS, None) is None:
+        return
+    anatomy = Anatomy.of(model)
+    dimensions = _dimensions(anatomy)
+    if anatomy.model is anatomy.base and dimensions is not None:
+        cut(anatomy.base, Width(anatomy.hidden, dimensions))
+
+
+def _dimensions(anatomy: Anatomy) -> int | None:
+    dimensions = getattr(anatomy.config, OUTPUT_DIMENSIONS, None)
+    if dimensions is not None and (type(dimensions) is not int or not 0 < dimensions <= anatomy.hidden):
+        raise ViewError(
+            f"`{OUTPUT_DIMENSIONS}` of the config is `{dimensions}`, and the model has {anatomy.hidden}; give a number "
+            "from 1 to that, or leave it out"
+        )
+    return dimensions
 
 
 def _whole(matrices: list[Matrix]) -> list[tuple[Matrix, int]]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from slimformer.anatomy.matrix import Oriented, is_conv1d
 from slimformer.errors import ViewError
 from slimformer.formats import Granularity, NumberFormat, find_format
+from slimformer.views.slice import SliceView
 from slimformer.views.stack import attached
 from slimformer.views.view import BELOW_SLICE, View, pass_inside, remember
 
@@ -163,10 +164,13 @@ def _read(module: nn.Module, path: str) -> QuantizedWeight:
     transposed = is_conv1d(module)
     stored: Tensor = stack.original.mT if transposed else stack.original
     pieces: list[tuple[Part | None, QuantizedView, Tensor, Tensor]] = []
+    slices: list[SliceView] = []
     for entry in stack:
         view, part = (entry.inner, entry.part) if isinstance(entry, Oriented) else (entry, None)
         if isinstance(view, QuantizedView):
             pieces.append((part, view, *view.codes(stored if part is None else part.take(stored))))
+        elif pieces and isinstance(view, SliceView):
+            slices.append(view)
         elif pieces:
             raise ViewError(
                 f"`{path}` has a {getattr(view, 'kind', 'foreign')} view on top of its quantized one; what it shows "
@@ -177,6 +181,8 @@ def _read(module: nn.Module, path: str) -> QuantizedWeight:
             stored = stored.mT if transposed else stored
     view = pieces[0][1]
     codes, scales = _joined(path, stored.shape[0], pieces)
+    for each in slices:
+        codes, scales = each.cut(codes, scales, view.granularity.group_size)
     return QuantizedWeight(path, view.format, codes, scales, view.granularity.group_size, transposed)
 
 

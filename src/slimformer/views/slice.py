@@ -1,4 +1,4 @@
-"""Nested sizes that share one set of weights: the first rows or columns of a weight, and blocks that may be skipped."""
+"""Nested sizes that share one set of weights: first rows or columns, blocks that may be skipped, outputs cut short."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class SliceView(View):
         stretches: Tensor = weight.unflatten(dim, (self.chunks, -1))
         return stretches.narrow(dim + 1, 0, self.width.value * self.unit).flatten(dim, dim + 1)
 
+    def cut(self, codes: Tensor, scales: Tensor, group_size: int | None) -> tuple[Tensor, Tensor]:
+        """Cut a quantized weight: its codes, [out, in], and the scales of what is left."""
+        codes = self(codes)
+        if self.axis == "rows":
+            return codes, scales if len(scales) == 1 else self(scales)
+        return codes, scales if group_size is None else scales[:, : -(-codes.shape[1] // group_size)]
+
     def spec(self) -> dict[str, Any]:
         """Settings of this view; the width in use travels in the state dict."""
         return {
@@ -83,6 +90,7 @@ class SliceView(View):
 
 _FOLLOWED = "_slimformer_followed"
 _SKIP = "_slimformer_skip"
+_CUT = "_slimformer_cut"
 
 
 def follow(module: nn.Module, attribute: str, width: Width, unit: int) -> None:
@@ -158,6 +166,35 @@ def _pass_cache(how: Skip, hidden: Tensor, inputs: Sequence[Any]) -> None:
             cache.update(mark, mark, how.layer)
 
 
+def cut(module: nn.Module, width: Width) -> None:
+    """Let a bare model show only the first dimensions of its last hidden states.
+
+    Pooling treats every dimension by itself, so embeddings are cut alike (Matryoshka, arXiv 2205.13147).
+    """
+    module.__dict__[_CUT] = width
+    module.__dict__["forward"] = MethodType(_cut_forward, module)
+
+
+def cut_of(module: nn.Module) -> Width | None:
+    """How many dimensions a bare model shows; None for all."""
+    return module.__dict__.get(_CUT)
+
+
+def uncut(module: nn.Module) -> None:
+    """Let a bare model show all of its dimensions again."""
+    if module.__dict__.pop(_CUT, None) is not None:
+        del module.__dict__["forward"]
+
+
+def _cut_forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+    outputs = type(module).forward(module, *args, **kwargs)
+    width: Width = module.__dict__[_CUT]
+    if isinstance(outputs, tuple):
+        return (outputs[0][..., : width.value], *outputs[1:])
+    outputs.last_hidden_state = outputs.last_hidden_state[..., : width.value]
+    return outputs
+
+
 def settle(module: nn.Module) -> None:
     """Stop following and keep the values of this moment."""
     values = {name: getattr(module, name) for name in followed(module)}
@@ -168,6 +205,9 @@ def settle(module: nn.Module) -> None:
         unskip(module)
     elif how is not None:
         skip(module, how._replace(depth=Width(1, 0, least=0)))
+    width = cut_of(module)
+    if width is not None:
+        cut(module, Width(width.full, width.value))
 
 
 def unfollow(module: nn.Module) -> None:

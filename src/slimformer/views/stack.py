@@ -14,13 +14,18 @@ from slimformer.anatomy.block import sync_config
 from slimformer.anatomy.matrix import Matrix, Oriented, sync_sizes
 from slimformer.errors import ViewError
 from slimformer.views.mask import MaskView
-from slimformer.views.slice import SliceView, follow, settle, skip_of, unfollow, unskip
+from slimformer.views.packed import packed_of, set_packed
+from slimformer.views.slice import SliceView, cut_of, follow, settle, skip_of, uncut, unfollow, unskip
 from slimformer.views.view import View, check_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slimformer.anatomy.matrix import Part
+    from slimformer.formats import PackedWeight
+
+#: Field of a config that tells how many dimensions a bare model shows of its hidden states, where these are not all.
+OUTPUT_DIMENSIONS = "output_dimensions"
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,11 @@ def bake(model: nn.Module) -> nn.Module:
             value = cast("Tensor", getattr(module, tensor)).detach().clone(memory_format=torch.contiguous_format)
             baked[id(original)] = nn.Parameter(value, requires_grad=original.requires_grad)
         values.append((module, tensor, baked[id(original)]))
+    packed = _cut_packed(model)
     for module in model.modules():
         settle(module)
+    for module, weight in packed:
+        set_packed(module, weight)
     for module, tensor, value in values:
         _remove(module, tensor)
         setattr(module, tensor, value)
@@ -105,12 +113,29 @@ def bake(model: nn.Module) -> nn.Module:
     return model
 
 
+def _cut_packed(model: nn.Module) -> list[tuple[nn.Module, PackedWeight]]:
+    """What is left of packed weights under the slices in force; those under other views are not theirs any more."""
+    cut = []
+    for path, module in model.named_modules():
+        packed = packed_of(module)
+        views = [at.view for at in _on(module, path) if at.tensor == "weight"]
+        if packed is None or not views or not all(isinstance(view, SliceView) for view in views):
+            continue
+        codes, scales = packed.unpack(), packed.scales
+        for view in cast("list[SliceView]", views):
+            codes, scales = view.cut(codes, scales, packed.group_size)
+        if codes.shape != (len(packed.codes), packed.columns):
+            cut.append((module, packed.replaced(codes, scales)))
+    return cut
+
+
 def strip(model: nn.Module) -> nn.Module:
     """Remove every view and leave the stored weights as they are."""
     viewed = _viewed(model)
     for module in model.modules():
         unfollow(module)
         unskip(module)
+        uncut(module)
     for module, tensor, _ in viewed:
         _remove(module, tensor)
     return model
@@ -187,6 +212,9 @@ def _sync_config(model: nn.Module) -> None:
     if getattr(getattr(plain, "config", None), "model_type", None) in known():
         anatomy = Anatomy.of(plain)
         sync_config(anatomy.base, anatomy.family)
+        width = cut_of(anatomy.base)
+        if width is not None:
+            setattr(anatomy.config, OUTPUT_DIMENSIONS, width.value)
 
 
 def _overlap(one: Part | None, other: Part | None) -> bool:
