@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 
 from slimformer.errors import ArtifactError
@@ -11,11 +12,12 @@ from slimformer.models.weights import PICKLE_SUFFIXES
 
 CARD = "README.md"
 CONFIG = "config.json"
-GENERATION = "generation_config.json"
 MANIFEST = "slimformer.json"
 MASK = "mask.safetensors"
 #: Not `model.safetensors`, which Transformers without slimformer would take for plain weights and leave them random.
 PACKED = "packed.safetensors"
+#: The same for weights of blocks whose widths the config of Transformers cannot give.
+PER_BLOCK = "per_block.safetensors"
 PROBE = "probe.json"
 READING = "reading.json"
 
@@ -29,8 +31,20 @@ DIVERTING_FILES = frozenset({"adapter_config.json"})
 LITTER = frozenset({".DS_Store", ".directory", ".gitattributes", ".gitignore", "Thumbs.db", "desktop.ini"})
 #: The same of folders, right below that of an artifact.
 LITTER_FOLDERS = frozenset({".cache", ".git", "__MACOSX"})
-#: What the Hub keeps in `.cache` of a folder it has filled: it says when each file was fetched, and is made again.
-HUB_CACHE = "huggingface"
+#: What of it a system makes again by itself: how the name of such a file matches, and how the file begins.
+_MADE_AGAIN = (
+    (re.compile(r"(.*/)?\._[^/]*"), re.compile(rb"\x00\x05\x16\x07")),
+    (re.compile(r"(.*/)?\.DS_Store"), re.compile(rb"\x00\x00\x00\x01Bud1")),
+    (re.compile(r"(.*/)?Thumbs\.db"), re.compile(rb"\xd0\xcf\x11\xe0")),
+    # What the Hub writes into every repository, and notes of files it has fetched.
+    (re.compile(r"\.gitattributes"), re.compile(rb"([^\n]* filter=lfs diff=lfs merge=lfs -text\r?\n?)*\Z")),
+    (re.compile(r"\.cache/(huggingface/)?\.gitignore"), re.compile(rb"\*\n?\Z")),
+    (re.compile(r"\.cache/huggingface/CACHEDIR\.TAG"), re.compile(rb"Signature: ")),
+    (re.compile(r"\.cache/huggingface/download/.*\.lock"), re.compile(rb"\Z")),
+    (re.compile(r"\.cache/huggingface/download/.*\.metadata"), re.compile(rb"[0-9a-f]{40}\n[^\n]*\n[0-9.]+\n?\Z")),
+)
+#: Bytes by which such a file is known; a longer one is told by these alone.
+_START = 64 * 1024
 
 
 def is_litter(name: str) -> bool:
@@ -39,14 +53,24 @@ def is_litter(name: str) -> bool:
 
 
 def list_kept(folder: Path) -> list[str]:
-    """What lies among the litter and is nobody's to remove: a history, and caches that are not the Hub's."""
-    kept = [".git"] if os.path.lexists(folder / ".git") else []
-    cache = folder / ".cache"
-    if cache.is_symlink() or cache.is_file():
-        return [*kept, ".cache"]
-    if cache.is_dir():
-        kept += sorted(f".cache/{path.name}" for path in cache.iterdir() if path.name not in (HUB_CACHE, ".gitignore"))
-    return kept
+    """What lies among the litter and is nobody's to remove: all that a system would not make again as it was."""
+    kept = []
+    for root, folders, files in os.walk(folder, onerror=_unreadable):
+        for name in [*folders, *files]:
+            path = Path(root, name)
+            relative = path.relative_to(folder).as_posix()
+            passed_over = is_litter(name) or relative.split("/")[0] in LITTER_FOLDERS
+            if passed_over and (name in files or path.is_symlink()) and not _is_made_again(path, relative):
+                kept.append(relative)
+    return sorted(kept)
+
+
+def _is_made_again(path: Path, name: str) -> bool:
+    beginning = next((beginning for names, beginning in _MADE_AGAIN if names.fullmatch(name)), None)
+    if beginning is None or path.is_symlink() or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return beginning.match(file.read(_START)) is not None
 
 
 def list_files(folder: Path) -> list[str]:

@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import reading
-from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config, sum_file
+from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
 from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import Probe, rounding_spec
 from slimformer.artifact.provenance import files_fingerprint
 from slimformer.artifact.storage.handler import storage_of
+from slimformer.artifact.task import check_task
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
 from slimformer.models import load_config, quiet, trusted, trusting
-from slimformer.models.loading import check_tokenizer, processor_class
+from slimformer.models.backend import check_backend, panics_raised
+from slimformer.models.processors import check_tokenizer, processor_class
+from slimformer.models.settings import as_device, as_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,12 +82,12 @@ def load(
         >>> loaded = load("out/sst2")
         >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
     """
-    path = as_path(folder)
+    path, place, kind = as_path(folder), as_device(device), as_dtype(dtype)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
-        loaded, _ = load_checked(path, manifest, dtype=dtype, base=base, cast_base=cast_base, check=check)
+        loaded, _ = load_checked(path, manifest, dtype=kind, base=base, cast_base=cast_base, check=check)
     if device is not None:
-        loaded.model.to(device)  # type: ignore[arg-type]
+        loaded.model.to(place)  # type: ignore[arg-type]
     return loaded
 
 
@@ -139,6 +142,7 @@ def load_checked(
     storage = check_stored(folder, manifest)
     model = load_model(folder, dtype=dtype, base=base, cast_base=cast_base, storage=storage)
     check_class(folder, manifest, type(model))
+    check_task(manifest.task, model.config)
     loaded = Loaded(model, load_processor(folder, base=base, cast_base=cast_base, storage=storage), manifest)
     bytes_each = 2 if cast_base else model.dtype.itemsize
     return loaded, check_recorded(folder, loaded, bytes_each) if check else 0.0
@@ -188,13 +192,13 @@ def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
         bytes_each: Bytes of a weight, which say how far answers may lie apart.
     """
     model, probe = loaded.model, _read_probe(folder)
-    if probe.reading is not None and (
-        not (folder / READING).is_file() or sum_file(folder / READING).sha256 != probe.reading
-    ):
-        raise ArtifactError(
-            f"`{READING}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
-            "artifact again"
-        )
+    for name, digest in {READING: probe.reading, **probe.bound}.items():
+        file = loaded.manifest.files.get(name)
+        if digest is not None and (file is None or file.sha256 != digest):
+            raise ArtifactError(
+                f"`{name}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
+                "artifact again"
+            )
     reading.check(folder, model.config, loaded.processor, loaded.manifest.task)
     relative, absolute = TOLERANCE[bytes_each]
     try:
@@ -245,20 +249,20 @@ def load_processor(
         return (storage or storage_of(folder)).processor(folder, base, cast_base=cast_base)
     name, auto = reader
     try:
-        with quiet():
+        check_backend(folder, str(folder))
+        with quiet(), panics_raised():
             processor = getattr(transformers, auto).from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=trusted()
             )
+        check_tokenizer(processor, load_config(folder), str(folder))
+    except CheckpointError as error:
+        raise ArtifactError(str(error)) from error
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ArtifactError(
             f"the tokenizer or image processor of `{folder}` does not load: {reason}; "
             f"check {name} and the installed transformers version"
         ) from error
-    try:
-        check_tokenizer(processor, load_config(folder), str(folder))
-    except CheckpointError as error:
-        raise ArtifactError(str(error)) from error
     return processor
 
 

@@ -145,7 +145,7 @@ class Manifest(Record):
         try:
             manifest = cls.model_validate(raw)
         except ValidationError as error:
-            raise ArtifactError(f"`{source}` {_first_problem(error)}; save the artifact again") from error
+            raise ArtifactError(f"`{source}` {first_problem(error)}; save the artifact again") from error
         except RecursionError as error:
             raise ArtifactError(f"`{source}` is nested too deeply; save the artifact again") from error
         # What was validated, not what was parsed: a value of another type is a change too.
@@ -226,7 +226,8 @@ def _check_format(number: object, source: str) -> None:
         )
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong with a file, as what follows its name in a message."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

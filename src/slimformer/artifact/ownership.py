@@ -17,8 +17,10 @@ from slimformer.artifact.checks import sum_file
 from slimformer.artifact.layout import MANIFEST, list_files, list_kept
 from slimformer.artifact.manifest import read_manifest
 from slimformer.errors import ArtifactError
+from slimformer.files import read_limited
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from slimformer.artifact.manifest import FileSum
@@ -41,7 +43,13 @@ def is_own(folder: Path) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     marked = folder / MARK
-    return (marked.is_file() and not marked.is_symlink()) or not any(folder.iterdir())
+    if not marked.is_file() or marked.is_symlink():
+        return not any(folder.iterdir())
+    try:
+        # A process that is killed while it writes the mark leaves the beginning of it.
+        return TEXT.encode().startswith(read_limited(marked, len(TEXT)))
+    except OSError:
+        return False
 
 
 def remove_own(folder: Path) -> None:
@@ -98,9 +106,16 @@ def lies_at(handle: int, folder: Path) -> bool:
         return False
 
 
-def check_outside(path: Path) -> None:
-    """Refuse a place inside an artifact, which would not be whole with anything else in it."""
-    around = next((parent for parent in path.resolve().parents if (parent / MANIFEST).is_file()), None)
+def check_outside(path: Path, *, itself: bool = False) -> None:
+    """Refuse a place inside an artifact, which would not be whole with anything else in it.
+
+    Args:
+        path: The place.
+        itself: Whether the place is a folder that is filled, and must be no artifact either.
+    """
+    real = path.resolve()
+    places = (real, *real.parents) if itself else real.parents
+    around = next((place for place in places if (place / MANIFEST).is_file()), None)
     if around is not None:
         raise ArtifactError(f"`{path}` lies in the artifact `{around}`, which has to stay whole; choose another place")
 
@@ -119,10 +134,22 @@ def _sum_of(path: Path, _: tuple[int, ...]) -> FileSum:
     return sum_file(path)
 
 
+def _foreign(folder: Path, name: str, saved: Mapping[str, FileSum]) -> str | None:
+    """Why a file of an artifact is not the one that was saved; None if it is."""
+    if (folder / name).is_symlink():
+        return "is a link, which no artifact is saved with"
+    if name == MANIFEST:
+        return None  # its own sum was compared when it was read
+    if name not in saved:
+        return "is none of its files"
+    return None if _sum(folder / name) == saved[name] else "was changed"
+
+
 def check_replaceable(folder: Path) -> None:
     """Refuse to replace a folder unless it is an artifact and holds nothing but what was saved there, unchanged.
 
-    Files that systems leave everywhere may go with it, and what the Hub notes of a download; a git history may not.
+    Files that systems leave everywhere and make again may go with it, and what the Hub notes of a download; whatever
+    else lies among them, such as a git history, may not.
     What is missing of it is no obstacle: nothing can be lost that is not there.
     """
     try:
@@ -130,8 +157,8 @@ def check_replaceable(folder: Path) -> None:
         for name in list_kept(folder):
             raise ArtifactError(f"`{name}` is none of its files; move it away")
         for name in list_files(folder):
-            if name != MANIFEST and (name not in saved or _sum(folder / name) != saved[name]):
-                what = "was changed" if name in saved else "is none of its files"
+            what = _foreign(folder, name, saved)
+            if what is not None:
                 raise ArtifactError(f"`{name}` {what}; move it away")
     except ArtifactError as error:
         raise ArtifactError(

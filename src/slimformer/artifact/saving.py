@@ -19,7 +19,8 @@ from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_b
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, CheckpointError
-from slimformer.models.loading import check_vocabulary
+from slimformer.models.processors import check_vocabulary
+from slimformer.models.widths import described_widths
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def save(
         _open_to_readers(stage)
         recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory), task)
         (stage / READING).write_text(f"{read.model_dump_json(exclude_defaults=True)}\n", encoding="utf-8")
-        bound = recorded.model_copy(update={"reading": sum_file(stage / READING).sha256})
+        sums = {name: sum_file(stage / name).sha256 for name in (READING, *handler.bound)}
+        bound = recorded.model_copy(update={"reading": sums.pop(READING), "bound": sums})
         (stage / PROBE).write_bytes(bound.to_bytes())
         record = ModelRecord(
             architecture=type(transformer).__name__,
@@ -116,14 +118,20 @@ def save(
 
 
 def republish(
-    folder: str | Path, target: str | Path, config: Mapping[str, Any], *, overwrite: bool = False
+    folder: str | Path,
+    target: str | Path,
+    config: Mapping[str, Any],
+    *,
+    files: Mapping[str, bytes] | None = None,
+    overwrite: bool = False,
 ) -> Manifest:
-    """Write an artifact once more under another name, with more in the record of its last step.
+    """Write an artifact once more, under another name or in its own place, with more in it.
 
     Args:
-        folder: The artifact, which stays.
+        folder: The artifact.
         target: Where it goes; as for `save`.
         config: What the record of the last step's settings says besides, or instead.
+        files: Files that say more of the model, by name, such as a table of published sizes.
         overwrite: Replace the artifact that is there.
     """
     source, manifest = Path(folder), read_manifest(folder)
@@ -134,8 +142,20 @@ def republish(
         shutil.copytree(source, stage, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
         # Sums made anew would hide what was harmed since the artifact was written.
         check_files(stage, manifest.files)
+        _add_files(stage, files or {})
         (stage / CARD).unlink()
         return _write_manifest(stage, {**{name: getattr(manifest, name) for name in KEPT}, "steps": steps})
+
+
+def _add_files(stage: Path, files: Mapping[str, bytes]) -> None:
+    """Write files, and their sums into the probe."""
+    if not files:
+        return
+    for name, content in files.items():
+        (stage / name).write_bytes(content)
+    probe = Probe.from_bytes((stage / PROBE).read_bytes(), PROBE)
+    bound = {**probe.bound, **{name: sum_file(stage / name).sha256 for name in files}}
+    (stage / PROBE).write_bytes(probe.model_copy(update={"bound": bound}).to_bytes())
 
 
 def check_description(step: Step, task: TaskRecord | Mapping[str, Any] | None = None) -> None:
@@ -166,7 +186,8 @@ def _check_model(model: nn.Module) -> PreTrainedModel:
 
 def _handler(model: PreTrainedModel, storage: str | Storage | None) -> Storage:
     if storage is None:
-        storage = "packed" if getattr(model, "is_quantized", False) else "plain"
+        own_widths = described_widths(model.config) is not None
+        storage = "packed" if getattr(model, "is_quantized", False) else "per-block" if own_widths else "plain"
     handler: Storage = STORAGE.get(storage)() if isinstance(storage, str) else storage
     return handler
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_outside, check_replaceable, lies_at, lock, mark, remove_own
-from slimformer.errors import ArtifactError, SlimformerError
-from slimformer.files import as_path
+from slimformer.errors import ArtifactError, PathError, SlimformerError
+from slimformer.files import HALF, as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +38,7 @@ def staging(folder: str | Path, *, needed: int, overwrite: bool = False) -> Iter
         needed: bytes about to be written, checked against the free space beforehand.
         overwrite: whether an artifact that is there already may be replaced.
     """
-    target = as_path(folder).resolve()
-    check_target(target, overwrite)
+    target = check_target(as_path(folder), overwrite).resolve()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with hidden_folder(target) as stage:
@@ -107,7 +106,9 @@ def remove_leftovers(target: Path) -> None:
 
 def try_place(target: Path) -> None:
     """Make a hidden folder where the one beside `target` will be, and remove it again; an `OSError` if that fails."""
-    there = next(parent for parent in target.absolute().parents if parent.exists())
+    there = next(parent for parent in target.absolute().parents if os.path.lexists(parent))
+    if not there.exists():
+        raise FileNotFoundError(errno.ENOENT, "a link in it leads nowhere")
     trial = there / _hidden_name(target)
     trial.mkdir()
     with suppress(FileNotFoundError):  # another process has taken it for a leftover
@@ -118,13 +119,15 @@ def _hidden_name(target: Path) -> str:
     return f".{target.name}.tmp-{secrets.token_hex(4)}"
 
 
-def check_target(target: Path, overwrite: bool) -> None:
+def check_target(target: Path, overwrite: bool) -> Path:
     """Refuse a place for an artifact that is taken, unless what is there is an artifact that may be replaced."""
-    if not target.name:
+    if not target.resolve().name:
         raise ArtifactError(f"`{target}` has no name of its own; choose another `--out`")
     check_outside(target)
+    if target.is_symlink() and not target.exists():  # what its owner means to be there, nobody can tell
+        raise ArtifactError(f"`{target}` is a link that leads nowhere; remove it, or choose another `--out`")
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
+        return target
     if not (target / MANIFEST).is_file():
         raise ArtifactError(f"`{target}` exists and is no artifact, so it is not replaced; choose another `--out`")
     if not overwrite:
@@ -132,6 +135,19 @@ def check_target(target: Path, overwrite: bool) -> None:
             f"`{target}` exists; choose another `--out`, or add `--overwrite` (`overwrite=True`) to replace it"
         )
     check_replaceable(target)
+    return target
+
+
+def check_place(folder: str | Path, overwrite: bool) -> None:
+    """Refuse, before any work, a place for an artifact that is taken or cannot be written; nothing is left there."""
+    target = as_path(folder)
+    if HALF.search(str(target)):
+        raise PathError(f"`{folder}` is not UTF-8, which tokenizers cannot write; choose another `--out`")
+    check_target(target, overwrite)
+    try:
+        try_place(target.resolve() if target.is_symlink() else target)
+    except OSError as error:
+        raise _explain(error, target, 0) from error
 
 
 def _check_space(target: Path, needed: int) -> None:
@@ -152,8 +168,9 @@ def _explain(error: Exception, target: Path, needed: int) -> Exception:
     if code is not None and code in FULL:
         return _no_space(target, needed, shutil.disk_usage(target.parent).free, os.strerror(code))
     if code is not None:
+        reason = (error.strerror if isinstance(error, OSError) else None) or os.strerror(code)
         return ArtifactError(
-            f"cannot write `{target}`: {os.strerror(code).lower()}; nothing was written, give a folder that can be"
+            f"cannot write `{target}`: {reason.lower()}; nothing was written, give a folder that can be"
         )
     return error
 
@@ -187,9 +204,10 @@ def sync(path: Path) -> None:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, and wait until it has reached the disk."""
-    draft = path.with_name(f"{path.name}.tmp")
+    draft = path.with_name(f".{path.name}.tmp-{secrets.token_hex(4)}")
     try:
-        draft.write_bytes(content)
+        with draft.open("xb") as file:  # never somebody's file of this name, nor where a link leads
+            file.write(content)
         sync(draft)
         draft.replace(path)
     finally:

@@ -1,4 +1,4 @@
-"""An elastic model: its largest size as a plain checkpoint, and beside it which sizes are nested in it."""
+"""An elastic model: its largest size as a plain or packed checkpoint, and beside it which sizes are nested in it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from slimformer.artifact.manifest import first_problem
+from slimformer.artifact.storage.packed import PackedStorage
 from slimformer.artifact.storage.plain import PlainStorage
-from slimformer.errors import ArtifactError, SizeError, describe
+from slimformer.errors import ArtifactError, SizeError, ViewError
 from slimformer.files import read_limited
-from slimformer.sizes import Elastic, Size, make_elastic
+from slimformer.sizes import MOST_SIZES, Elastic, Size, make_elastic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 
 #: The file that tells the sizes.
 SIZES = "sizes.json"
+#: The file that gives allocations names of their own.
+PUBLISHED = "published.json"
 #: A table of sizes is a few kilobytes, with the order of all neurons some megabytes.
 MAX_BYTES = 64 * 1024 * 1024
 
@@ -35,6 +40,7 @@ class SizeRecord(BaseModel):
     neurons: float = Field(gt=0, le=1)
     heads: float = Field(default=1.0, gt=0, le=1)
     depth: float = Field(default=1.0, gt=0, le=1)
+    output: float = Field(default=1.0, gt=0, le=1)
 
 
 class SizesRecord(BaseModel):
@@ -42,7 +48,7 @@ class SizesRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    sizes: list[SizeRecord] = Field(min_length=1)
+    sizes: list[SizeRecord] = Field(min_length=1, max_length=MOST_SIZES)
     heads: bool = Field(default=False, description="whether heads are nested")
     skip: bool = Field(default=False, description="whether blocks may be skipped")
     order: list[list[int]] | None = Field(
@@ -60,23 +66,56 @@ class SizesRecord(BaseModel):
             order=order,
         )
 
+    def nested(self) -> list[Size]:
+        """The sizes."""
+        return [Size(**dict(size)) for size in self.sizes]
+
     def nest(self, model: PreTrainedModel) -> Elastic:
         """Nest the same in a model."""
-        return make_elastic(model, [Size(**dict(size)) for size in self.sizes], heads=self.heads, skip=self.skip)
+        return make_elastic(model, self.nested(), heads=self.heads, skip=self.skip)
 
 
-class ElasticStorage(PlainStorage):
-    """A plain checkpoint that loads anywhere as the largest size, with `sizes.json` beside it.
+class PublishedRecord(BaseModel):
+    """An allocation with a name of its own: what it costs, and how good it is where that was measured."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    name: str = Field(min_length=1, max_length=80, pattern=r"^[A-Za-z][\w.-]*$")
+    allocation: str = Field(min_length=1, description="one size for each block, 0 for a block that is skipped")
+    cost: dict[str, float] = Field(default_factory=dict, description="parameters, bytes, and FLOPs at a length")
+    quality: dict[str, float] = Field(default_factory=dict, description="metrics as measured")
+
+    @classmethod
+    def make(cls, name: str, allocation: str, sizes: Sequence[str]) -> PublishedRecord:
+        """A record of a name that is none of a size."""
+        try:
+            record = cls(name=name, allocation=allocation)
+        except ValidationError as error:
+            raise SizeError(
+                f"`{name}` is no name for a size; give letters, digits, dots and hyphens, beginning with a letter"
+            ) from error
+        if name.upper() in {size.upper() for size in sizes}:
+            raise SizeError(f"`{name}` is a size of the model already; give another name")
+        return record
+
+
+class PublishedRecords(BaseModel):
+    """All of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    published: list[PublishedRecord]
+
+
+class WithSizes(PlainStorage):
+    """A way of storing the largest size, with `sizes.json` beside it.
 
     Args:
         record: What is nested; needed for writing.
     """
 
-    name = "elastic"
-    no_base = (
-        "is an elastic model, whose sizes this method would not keep; train it on with `slimformer elastic`, or save "
-        "its largest size as a plain checkpoint with transformers"
-    )
+    bound = (SIZES,)
+    nested = True
 
     def __init__(self, record: SizesRecord | None = None) -> None:
         self.record = record
@@ -86,7 +125,7 @@ class ElasticStorage(PlainStorage):
         return super().recognises(folder) and (folder / SIZES).is_file()
 
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
-        """Write the largest size as a plain checkpoint, and the table."""
+        """Write the largest size, and the table."""
         if self.record is None:
             raise ArtifactError("an elastic artifact needs its sizes; save what `slimformer elastic` made")
         super().write(stage, model, processor, base)
@@ -104,15 +143,28 @@ class ElasticStorage(PlainStorage):
     ) -> PreTrainedModel:
         """Load the largest size and nest the others in it."""
         model = super().read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
-        try:
-            read_sizes(folder).nest(model)
-        except SizeError as error:
-            raise ArtifactError(f"`{folder / SIZES}` does not fit the model: {error}") from error
+        nest_sizes(folder, model)
         return model
 
     def card(self, manifest: Manifest) -> str:
-        """As a plain checkpoint, and how to choose a size."""
+        """As the largest size alone, and how to choose another."""
         return "\n\n".join([super().card(manifest), "Any nested size of it, without another copy:", WITH_SIZES])
+
+
+class ElasticStorage(WithSizes):
+    """A plain checkpoint that loads anywhere as the largest size."""
+
+    name = "elastic"
+    no_base = (
+        "is an elastic model, whose sizes this method would not keep; train it on with `slimformer elastic`, or save "
+        "its largest size as a plain checkpoint with transformers"
+    )
+
+
+class PackedElasticStorage(WithSizes, PackedStorage):
+    """Packed weights of the largest size, which hold those of the others: codes are cut as weights are."""
+
+    name = "packed-elastic"
 
 
 WITH_SIZES = """```python
@@ -125,10 +177,44 @@ with Elastic.of(model).at("S"):
 ```"""
 
 
+def nest_sizes(folder: Path, model: PreTrainedModel) -> Elastic:
+    """Nest the sizes of a folder in its model, and give the published ones their names."""
+    file = SIZES
+    try:
+        elastic = read_sizes(folder).nest(model)
+        file = PUBLISHED
+        for record in read_published(folder):
+            checked = PublishedRecord.make(record.name, record.allocation, elastic.names)
+            elastic.published[record.name] = elastic.allocation(checked.allocation.split(","))
+    except (SizeError, ViewError) as error:
+        raise ArtifactError(f"`{folder / file}` does not fit the model: {error}") from error
+    return elastic
+
+
+def read_published(folder: Path) -> list[PublishedRecord]:
+    """The published sizes of a folder; none where it has no table of them."""
+    path = folder / PUBLISHED
+    if not path.is_file():
+        return []
+    try:
+        return PublishedRecords.model_validate_json(read_limited(path, MAX_BYTES)).published
+    except ValidationError as error:
+        raise ArtifactError(f"`{path}` {first_problem(error)}; copy the artifact again") from error
+    except OSError as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error.strerror}; copy the artifact again") from error
+
+
+def write_published(records: list[PublishedRecord]) -> bytes:
+    """The table of published sizes as a file holds it."""
+    return f"{PublishedRecords(published=records).model_dump_json(indent=2)}\n".encode()
+
+
 def read_sizes(folder: Path) -> SizesRecord:
     """What is nested in the model of a folder."""
     path = folder / SIZES
     try:
         return SizesRecord.model_validate_json(read_limited(path, MAX_BYTES))
-    except (ValidationError, OSError) as error:
-        raise ArtifactError(f"`{path}` is no table of sizes: {describe(error)}; copy the artifact again") from error
+    except ValidationError as error:
+        raise ArtifactError(f"`{path}` {first_problem(error)}; copy the artifact again") from error
+    except OSError as error:
+        raise ArtifactError(f"`{path}` cannot be read: {error.strerror}; copy the artifact again") from error

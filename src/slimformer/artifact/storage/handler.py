@@ -36,6 +36,10 @@ class Storage(ABC):
     name: ClassVar[str]
     #: Files that hold the weights, in the order they are looked for; an index names the files with the tensors.
     weights: ClassVar[tuple[str, ...]]
+    #: Files beside the weights that say what of them is the model; the probe holds their sums.
+    bound: ClassVar[tuple[str, ...]] = ()
+    #: Whether several sizes are nested in what is stored.
+    nested: ClassVar[bool] = False
     #: Why a method that needs another base does not start from it, and what to do; `{name}` is what the user calls it.
     no_base: ClassVar[str] = "is stored in a way that this method does not start from; give a plain checkpoint"
 

@@ -157,8 +157,12 @@ def model_names(architecture: type[PreTrainedModel], folder: Path, base: str | P
     """What a mask's model calls its tensors."""
     import torch
 
-    with torch.device("meta"):
-        return list(architecture(full_size(models.load_config(folder), models.load_config(base))).state_dict())
+    config = full_size(models.load_config(folder), models.load_config(base))
+    try:
+        with torch.device("meta"):
+            return list(architecture(config).state_dict())
+    except Exception as error:
+        raise ArtifactError(f"its heads and widths make no {architecture.__name__}: {error}") from error
 
 
 def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> PretrainedConfig:

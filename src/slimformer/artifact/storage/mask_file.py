@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, ValidationError
 
-from slimformer.artifact.manifest import Record, Sha256
+from slimformer.artifact.manifest import Record, Sha256, first_problem
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.mask_identity import BaseIdentity
 from slimformer.errors import ArtifactError, FormatError
@@ -211,7 +211,11 @@ def _header(path: Path, metadata: dict[str, str]) -> Header:
         raise ArtifactError(
             f"`{path}` is no mask: its header lacks `{HEADER}`; give a mask made by slimformer"
         ) from None
-    except (ValueError, ValidationError) as error:
+    except ValidationError as error:
+        raise ArtifactError(
+            f"the header of `{path}` cannot be read: it {first_problem(error)}; copy it again"
+        ) from error
+    except ValueError as error:
         raise ArtifactError(f"the header of `{path}` cannot be read: {error}; copy it again") from error
 
 

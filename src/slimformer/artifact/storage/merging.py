@@ -8,6 +8,7 @@ from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import load
 from slimformer.artifact.manifest import Manifest, Step
 from slimformer.artifact.saving import save
+from slimformer.artifact.staging import check_place
 from slimformer.artifact.storage.mask import assemble, narrow
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
@@ -52,13 +53,16 @@ def merge(
     path = as_path(folder)
     if as_path(out).resolve() == path.resolve():
         raise ArtifactError(f"`--out` is the mask `{folder}` itself, which would be lost; give another folder")
+    if base is not None and as_path(out).resolve() == as_path(base).resolve():
+        raise _over_base(out)
+    check_place(out, overwrite)
     loaded = load(path, base=base, cast_base=cast_base, check=check)
     if loaded.manifest.model.storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
     file = MaskFile.read(path / MASK)
     model, place = loaded.model, find_base(file, path, base, cast=cast_base)
     if as_path(out).resolve() == as_path(place).resolve():
-        raise ArtifactError(f"`--out` is `{out}`, the base of the mask, which would be lost; give another folder")
+        raise _over_base(out)
     if file.kept:
         model = _agreeing(model, file, place)
     return save(
@@ -73,6 +77,10 @@ def merge(
         overwrite=overwrite,
         command=command,
     )
+
+
+def _over_base(out: str | Path) -> ArtifactError:
+    return ArtifactError(f"`--out` is `{out}`, the base of the mask, which would be lost; give another folder")
 
 
 def _agreeing(model: PreTrainedModel, file: MaskFile, base: str) -> PreTrainedModel:

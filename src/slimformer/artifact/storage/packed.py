@@ -1,7 +1,6 @@
 """Packed models: which weights are packed, what their file holds, and how the folder is read.
 
-A model that was quantized or loaded packed computes with float weights that are, bit for bit, codes times scales; the
-packed form is kept beside them, a sixteenth of their size, so that it can be saved and exported as it is.
+A model that was quantized or loaded packed computes with floats; `slimformer.views.packed` keeps their packed form.
 """
 
 from __future__ import annotations
@@ -18,6 +17,14 @@ from slimformer.errors import ArtifactError
 from slimformer.files import JsonError, read_json
 from slimformer.formats import PackedWeight
 from slimformer.models.weights import CONFIG_BYTES, PLAIN_WEIGHTS
+from slimformer.views.packed import (
+    SMALL_FLOAT,
+    fits_small_float,
+    forget_packed,
+    packed_weights,
+    set_packed,
+    small_float,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,10 +35,6 @@ if TYPE_CHECKING:
     from slimformer.artifact.manifest import Manifest
     from slimformer.views import QuantizedWeight
 
-_PACKED = "_slimformer_packed"
-#: The smaller type a float that is not packed is stored in.
-SMALL_FLOAT = torch.float16
-
 
 def keep_packed(model: nn.Module, weights: Mapping[str, PackedWeight]) -> None:
     """Let a model go by packed weights from now on; the float ones become what these say.
@@ -40,11 +43,12 @@ def keep_packed(model: nn.Module, weights: Mapping[str, PackedWeight]) -> None:
         model: A model without views.
         weights: Name of the weight in the model's state → its packed form.
     """
+    forget_packed(model)
     state = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for name, packed in weights.items():
             state[name].copy_(packed.weight())
-    model.__dict__[_PACKED] = dict(weights)
+            set_packed(model.get_submodule(name.rpartition(".")[0]), packed)
 
 
 def keep_quantized(model: nn.Module, weights: Iterable[QuantizedWeight], small: bool = False) -> None:
@@ -78,17 +82,6 @@ def keep_quantized(model: nn.Module, weights: Iterable[QuantizedWeight], small: 
                 tensor.copy_(tensor.to(SMALL_FLOAT))
 
 
-def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
-    """The packed weights of a model by the names they have in its state; empty where it has none."""
-    kept: dict[str, PackedWeight] = model.__dict__.get(_PACKED, {})
-    return kept
-
-
-def add_packed(model: nn.Module, name: str, weight: PackedWeight) -> None:
-    """Note one packed weight of a model that already computes with it."""
-    model.__dict__.setdefault(_PACKED, {})[name] = weight
-
-
 def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What a file of a packed model holds: packed weights, and the rest as small as it goes without loss.
 
@@ -106,15 +99,8 @@ def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Te
         if name in packed:
             tensors |= packed[name].tensors(name)
         else:
-            small = packed and fits_small_float(tensor) and torch.equal(tensor.to(SMALL_FLOAT).to(tensor.dtype), tensor)
-            tensors[name] = tensor.to(SMALL_FLOAT) if small else tensor
+            tensors[name] = small_float(tensor) if packed else tensor
     return tensors
-
-
-def fits_small_float(tensor: Tensor) -> bool:
-    """Whether a tensor is of a longer float type and within the range of the small one."""
-    longer = tensor.is_floating_point() and tensor.element_size() > torch.finfo(SMALL_FLOAT).bits // 8
-    return longer and bool((tensor.detach().abs() <= torch.finfo(SMALL_FLOAT).max).all())
 
 
 def _names_in_file(model: nn.Module) -> set[str]:

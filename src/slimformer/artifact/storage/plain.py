@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.storage.handler import Storage
-from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.errors import ArtifactError, CheckpointError, ViewError
+from slimformer.files import as_path
 from slimformer.models import load_config, quiet
-from slimformer.models.loading import check_fits, processor_class
+from slimformer.models.loading import check_fits
+from slimformer.models.processors import processor_class
 from slimformer.models.weights import PLAIN_WEIGHTS
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from slimformer.artifact.manifest import Manifest
     from slimformer.artifact.storage.handler import Loader
 
+_FILE = "_slimformer_file"
 #: How slimformer loads an artifact, whatever it is.
 WITH_SLIMFORMER = '```python\nimport slimformer\n\nmodel = slimformer.load("path/to/this/folder").model\n```'
 
@@ -50,8 +54,11 @@ class PlainStorage(Storage):
         cast_base: bool = False,
     ) -> PreTrainedModel:
         """Load with the class of Transformers, from safetensors only."""
+        from slimformer.views import restore_output
+
         if base is not None:
             raise ArtifactError(f"a base was given, `{base}`, but `{folder}` is no mask and needs none; leave it out")
+        refuse_cast(folder, cast_base)
         model_class, code = loader
         try:
             check_fits(str(folder), model_class, load_config(folder), self.tensor_files(folder))
@@ -75,6 +82,10 @@ class PlainStorage(Storage):
             ) from error
         _check_loading(folder, info)
         loaded: PreTrainedModel = model.eval()
+        try:
+            restore_output(loaded)
+        except ViewError as error:
+            raise ArtifactError(f"the model of `{folder}` does not load: {error}") from error
         return loaded
 
     def card(self, manifest: Manifest) -> str:
@@ -93,6 +104,31 @@ class PlainStorage(Storage):
             lines.append(f'{variable} = {reader[1]}.from_pretrained("path/to/this/folder")')
         transformers = f"from transformers import {', '.join(sorted(names))}"
         return "\n".join(["```python", *self.imports, transformers, "", *lines, "```"])
+
+
+def refuse_cast(name: str | Path, cast_base: bool) -> None:
+    """Refuse a cast base where there is none: it would only loosen what is checked."""
+    if cast_base:
+        raise ArtifactError(f"`--cast-base` (`cast_base=True`) is for masks, and `{name}` is none; leave it out")
+
+
+def save_under(model: PreTrainedModel, file: str) -> None:
+    """Let `save_pretrained` of one model name its file so that Transformers alone does not open it; copies do too."""
+    model.__dict__[_FILE] = file
+    model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
+
+
+def _save_pretrained(
+    self: PreTrainedModel, save_directory: str | Path, *, push_to_hub: bool = False, **settings: Any
+) -> None:
+    """`save_pretrained` of a model that needs slimformer: one file, under a name of its own."""
+    folder = as_path(save_directory)
+    settings["max_shard_size"] = "1000TB"
+    repository = settings.pop("repo_id", folder.name)
+    type(self).save_pretrained(self, folder, **settings)
+    (folder / PLAIN_WEIGHTS[0]).replace(folder / self.__dict__[_FILE])
+    if push_to_hub:
+        self.push_to_hub(repository)
 
 
 def save_processor(folder: Path, processor: Any) -> None:

@@ -8,8 +8,6 @@ Transformers of them; `slimformer.integrations.transformers` sees to it.
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -20,17 +18,20 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.artifact.layout import PACKED
-from slimformer.artifact.storage.packed import add_packed, file_tensors, packed_weights
-from slimformer.errors import ArtifactError, FormatError
+from slimformer.artifact.storage.packed import file_tensors
+from slimformer.artifact.storage.plain import save_under
+from slimformer.errors import ArtifactError, FormatError, describe
 from slimformer.formats import PackedWeight, find_layout
-from slimformer.models.weights import PLAIN_WEIGHTS
+from slimformer.models.widths import PACKED as PACKED_METHOD
+from slimformer.models.widths import describe_widths, described_widths, narrow, needs_widths
+from slimformer.views.packed import packed_weights, set_packed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 #: What `quant_method` says in the config of a packed model.
-METHOD = "slimformer"
+METHOD = PACKED_METHOD
 #: Version of the description written, and the newest one read.
 VERSION = 2
 #: Where the weights lie by version. Under the name of plain weights, that of version 1, Transformers without slimformer
@@ -47,6 +48,7 @@ class PackedConfig(QuantizationConfigMixin):
         layouts: Names of the layouts its weights are in.
         group_size: Columns of a weight that share a scale, where groups do.
         activations: Settings of `views.Rounding`; None to leave activations alone.
+        blocks: Widths of each block, where they are not what the config says; see `models.widths`.
         version: Version of this description.
     """
 
@@ -55,6 +57,7 @@ class PackedConfig(QuantizationConfigMixin):
         layouts: list[str] | tuple[str, ...] = (),
         group_size: int | None = None,
         activations: dict[str, Any] | None = None,
+        blocks: list[dict[str, int]] | None = None,
         version: int = VERSION,
         quant_method: str = METHOD,
         **unknown: Any,
@@ -65,11 +68,13 @@ class PackedConfig(QuantizationConfigMixin):
                 f"`quantization_config` of the checkpoint has {seen}, and this slimformer knows version {VERSION}; "
                 "install the version that wrote it"
             )
+        _check_fields(layouts, group_size, activations)
         self.quant_method = quant_method  # type: ignore[assignment]  # a name of our own
         self.version = version
         self.layouts = [_known(name) for name in layouts]
         self.group_size = group_size
         self.activations = activations
+        self.blocks = blocks
 
     @classmethod
     def of(cls, model: nn.Module) -> PackedConfig | None:
@@ -86,7 +91,28 @@ class PackedConfig(QuantizationConfigMixin):
             sorted({weight.layout.name for weight in packed}),
             sizes.pop() if sizes else None,
             None if rounding is None else rounding.spec(),
+            describe_widths(model) if needs_widths(model) else None,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written; widths only where there are some, so that the files of other models stay as they are."""
+        described: dict[str, Any] = super().to_dict()
+        return {name: value for name, value in described.items() if name != "blocks" or value is not None}
+
+
+def _check_fields(layouts: Any, group_size: Any, activations: Any) -> None:
+    """Refuse values that no packed checkpoint has: a config is text that anyone can change."""
+    fields = {
+        "layouts": (layouts, isinstance(layouts, list | tuple) and all(isinstance(name, str) for name in layouts)),
+        "group_size": (group_size, group_size is None or (type(group_size) is int and group_size > 0)),
+        "activations": (activations, activations is None or isinstance(activations, dict)),
+    }
+    for name, (value, fits) in fields.items():
+        if not fits:
+            raise ArtifactError(
+                f"`quantization_config` of the checkpoint has `{name}` `{describe(value)}`, which no packed model has; "
+                "copy it again"
+            )
 
 
 def _known(layout: str) -> str:
@@ -109,6 +135,11 @@ class PackedQuantizer(HfQuantizer):
         config.transformers_weights = WEIGHTS[self.quantization_config.version]
         return config
 
+    def _process_model_before_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> None:
+        widths = described_widths(model.config)
+        if widths is not None:
+            narrow(model, widths)
+
     def get_weight_conversions(self) -> list[Any]:
         """What becomes of the tensors in the file: each pair of codes and scales one weight."""
         config = self.quantization_config
@@ -127,7 +158,7 @@ class PackedQuantizer(HfQuantizer):
         # Saving goes by the packed weights that were kept, not by undoing what loading did.
         loaded: Any = model
         loaded._weight_conversions = [each for each in loaded._weight_conversions if not _is_unpacking(each)] or None
-        _save_packed_from_now_on(model)
+        save_under(model, PACKED)
         if self.quantization_config.activations is not None:
             round_activations(model, Rounding(**self.quantization_config.activations))
         return model
@@ -160,25 +191,7 @@ def adopt(model: PreTrainedModel) -> None:
     adopted.config.quantization_config = config
     adopted.quantization_method = METHOD
     adopted.is_quantized = True
-    _save_packed_from_now_on(model)
-
-
-def _save_packed_from_now_on(model: PreTrainedModel) -> None:
-    """Let `save_pretrained` of one model name its file as a file of packed weights; a copy of the model does too."""
-    model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
-
-
-def _save_pretrained(
-    self: PreTrainedModel, save_directory: str | Path, *, push_to_hub: bool = False, **settings: Any
-) -> None:
-    """`save_pretrained` of a packed model: one file, under the name of packed weights."""
-    folder = Path(save_directory)
-    settings["max_shard_size"] = "1000TB"
-    repository = settings.pop("repo_id", folder.name)
-    type(self).save_pretrained(self, folder, **settings)
-    (folder / PLAIN_WEIGHTS[0]).replace(folder / PACKED)
-    if push_to_hub:
-        self.push_to_hub(repository)
+    save_under(model, PACKED)
 
 
 def _converter_for(layout: str, group_size: int | None) -> WeightConverter:
@@ -223,7 +236,7 @@ class Unpack(ConversionOps):
             # Transformers would hide it in a report; it is raised when all weights have been read.
             model.__dict__.setdefault(_FAULT, f"`{name}` cannot be unpacked: {error}")
             return {name: torch.zeros(held.shape, dtype=held.dtype)}
-        add_packed(model, name, packed)
+        set_packed(module, packed)
         return {name: weight}
 
     def _read(self, tensors: dict[str, Any], module: nn.Module, held: Tensor) -> PackedWeight:

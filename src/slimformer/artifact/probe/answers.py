@@ -6,6 +6,9 @@ model, with this config, under this version of Transformers.
 
 Where a model rounds activations, the last bit of another machine's arithmetic may turn a value to the next step, and
 many others after it. So such a model is asked without rounding too, where a last bit stays one.
+
+A model with nested sizes is asked at each of them, and what it answers there ties the table of sizes to the weights:
+with other shares, sizes or names the answers are others.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ from __future__ import annotations
 import json
 import math
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, FiniteFloat, JsonValue, ValidationError, model_validator
+from pydantic import Field, FiniteFloat, JsonValue, ValidationError
 
 from slimformer.artifact.manifest import Record, Sha256
+from slimformer.artifact.probe.batch import ProbeInput
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -28,41 +32,6 @@ if TYPE_CHECKING:
 
 #: Values kept of each output, spread evenly over it.
 SAMPLES = 256
-#: Elements an input may have; guards against a forged shape.
-MAX_ELEMENTS = 1 << 24
-#: Inputs beyond this many values are not written out; give a smaller batch.
-MAX_GIVEN = 1 << 16
-#: Tokens a row may have; attention takes memory by their square.
-MAX_LENGTH = 1 << 10
-ROWS, CHOICES, LENGTH, PADDING = 2, 3, 12, 4
-
-
-class ProbeInput(Record):
-    """One tensor of the batch: its values row by row, or the noise of `noise` when there are none."""
-
-    dtype: Literal["int64", "float32", "bool"]
-    shape: list[int]
-    values: list[int | float] | None = None
-
-    @model_validator(mode="after")
-    def _shape_holds_values(self) -> ProbeInput:
-        elements = math.prod(self.shape)
-        if min(self.shape, default=1) < 1 or elements > MAX_ELEMENTS:
-            raise ValueError(f"shape {self.shape} is out of range")
-        if self.dtype != "float32" and (elements > MAX_GIVEN or self.shape[-1:] > [MAX_LENGTH]):
-            raise ValueError(f"shape {self.shape} has rows of more than {MAX_LENGTH:,} tokens, or too many of them")
-        if self.values is not None and len(self.values) != elements:
-            raise ValueError(f"{len(self.values)} values do not fill shape {self.shape}")
-        if any(abs(value) >= 2**63 for value in self.values or ()):
-            raise ValueError("a value is out of range")
-        return self
-
-    def tensor(self) -> Tensor:
-        """Build the tensor."""
-        import torch
-
-        values = noise(math.prod(self.shape)) if self.values is None else torch.tensor(self.values)
-        return values.reshape(self.shape).to(getattr(torch, self.dtype))
 
 
 class ProbeOutput(Record):
@@ -82,13 +51,23 @@ class Probe(Record):
     rounding: dict[str, JsonValue] | None = None
     #: Sum of `reading.json`, so that it is not exchanged together with what it tells of.
     reading: Sha256 | None = None
+    #: Sums of files that say what of the weights is the model, for the same reason.
+    bound: dict[str, Sha256] = Field(default_factory=dict)
+    #: Its answers at each nested size, by the size's name.
+    sizes: dict[str, dict[str, ProbeOutput]] = Field(default_factory=dict)
 
     @classmethod
     def record(cls, model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> Probe:
         """Ask a model; one that rounds activations is asked without rounding too."""
         rounding = rounding_spec(model)
         unrounded = {} if rounding is None else ask(model, inputs, rounded=False)
-        return cls(inputs=dict(inputs), outputs=ask(model, inputs), unrounded=unrounded, rounding=rounding)
+        return cls(
+            inputs=dict(inputs),
+            outputs=ask(model, inputs),
+            unrounded=unrounded,
+            rounding=rounding,
+            sizes=ask_sizes(model, inputs),
+        )
 
     def check(self, model: PreTrainedModel, *, relative: float, absolute: float) -> float:
         """Ask a model the same; raise where it answers otherwise, and return the largest difference.
@@ -104,11 +83,29 @@ class Probe(Record):
             difference(self.unrounded, ask(model, self.inputs, rounded=False), relative=relative, absolute=absolute)
             for name, output in self.outputs.items():
                 slack[name] = 2 * difference({name: output}, self.unrounded, relative=0, absolute=math.inf)
-        return difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
+        largest = difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
+        return max(largest, self._check_sizes(model, relative, absolute))
+
+    def _check_sizes(self, model: PreTrainedModel, relative: float, absolute: float) -> float:
+        """Compare the answers at every size; earlier artifacts recorded none."""
+        if not self.sizes:
+            return 0.0
+        sizes = ask_sizes(model, self.inputs)
+        if sizes.keys() != self.sizes.keys():
+            raise ArtifactError(
+                f"the sizes are {', '.join(sizes) or 'none'} where {', '.join(self.sizes)} were recorded at saving"
+            )
+        worst = 0.0
+        for name, recorded in self.sizes.items():
+            try:
+                worst = max(worst, difference(recorded, sizes[name], relative=relative, absolute=absolute))
+            except ArtifactError as error:
+                raise ArtifactError(f"at size `{name}` {error.reason}") from error
+        return worst
 
     def to_bytes(self) -> bytes:
         """Serialise."""
-        absent = {name for name in ("unrounded", "rounding", "reading") if not getattr(self, name)}
+        absent = {name for name in ("unrounded", "rounding", "reading", "bound", "sizes") if not getattr(self, name)}
         content = self.model_dump(mode="json", exclude=absent)
         return f"{json.dumps(content, sort_keys=True, separators=(',', ':'))}\n".encode()
 
@@ -123,45 +120,6 @@ class Probe(Record):
             raise ArtifactError(
                 f"`{source}` is not a probe: `{where}` {first['msg'].lower()}; copy the artifact again"
             ) from error
-
-
-def noise(count: int) -> Tensor:
-    """Spread `count` values over [-1, 1) by integer arithmetic, so that every machine gets the same.
-
-    Value i is (i · 2654435761 mod 2³²) / 2³¹ - 1, rounded to float32.
-    """
-    import torch
-
-    steps = torch.arange(count, dtype=torch.int64) * 2654435761 % 2**32
-    return (steps.double() / 2**31 - 1).float()
-
-
-def batch_for(model: PreTrainedModel) -> dict[str, ProbeInput]:
-    """Derive the batch from the model's config: token sequences, one of them padded, or an image."""
-    if model.main_input_name == "pixel_values":
-        return _image_batch(model.config)
-    return _token_batch(model)
-
-
-def given_batch(batch: Mapping[str, Tensor]) -> dict[str, ProbeInput]:
-    """Write out a batch the caller chose."""
-    inputs = {}
-    for name, tensor in batch.items():
-        if tensor.numel() > MAX_GIVEN:
-            raise ArtifactError(
-                f"`{name}` of the probe has {tensor.numel():,} values, more than {MAX_GIVEN:,}; give a smaller batch"
-            )
-        kind = "float32" if tensor.is_floating_point() else str(tensor.dtype).removeprefix("torch.")
-        try:
-            inputs[name] = ProbeInput.model_validate(
-                {"dtype": kind, "shape": list(tensor.shape), "values": tensor.detach().flatten().tolist()}
-            )
-        except ValidationError as error:
-            raise ArtifactError(
-                f"`{name}` of the probe cannot be kept: {error.errors()[0]['msg'].lower()}; "
-                "give finite int64, float or bool tensors"
-            ) from error
-    return inputs
 
 
 def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bool = True) -> dict[str, ProbeOutput]:
@@ -188,6 +146,17 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bo
         for module in training:
             module.training = True
     return {name: sampled(name, tensor) for name, tensor in _float_outputs(answer).items()}
+
+
+def ask_sizes(model: PreTrainedModel, inputs: Mapping[str, ProbeInput]) -> dict[str, dict[str, ProbeOutput]]:
+    """Ask a model at each of its nested sizes, smallest first; nothing where it has one size only."""
+    from slimformer.sizes import Elastic, is_elastic
+
+    answers: dict[str, dict[str, ProbeOutput]] = {}
+    for size in Elastic.of(model).sizes if is_elastic(model) else ():
+        with Elastic.of(model).at(size):
+            answers[size.name] = ask(model, inputs)
+    return answers
 
 
 def rounding_spec(model: PreTrainedModel) -> dict[str, Any] | None:
@@ -225,47 +194,6 @@ def difference(
                 raise ArtifactError(f"output `{name}` differs by {apart:.3g} where {allowed:.3g} is allowed")
             worst = max(worst, apart)
     return worst
-
-
-def _image_batch(config: Any) -> dict[str, ProbeInput]:
-    side = config.image_size
-    height, width = (side, side) if isinstance(side, int) else side
-    channels = getattr(config, "num_channels", 3)
-    batch = {"pixel_values": ProbeInput(dtype="float32", shape=[1, channels, height, width])}
-    if config.model_type == "vit_mae":
-        # It hides random patches in eval mode too, unless it is told the order.
-        patches = (height // config.patch_size) * (width // config.patch_size)
-        batch["noise"] = ProbeInput(dtype="float32", shape=[1, patches])
-    return batch
-
-
-def _token_batch(model: PreTrainedModel) -> dict[str, ProbeInput]:
-    import torch
-
-    from slimformer.tasks.kinds import input_axes
-
-    config: Any = model.config
-    table: Any = model.get_input_embeddings()
-    vocabulary = int(table.weight.shape[0])
-    padding: Any = getattr(config, "pad_token_id", None)
-    padded = padding is not None and 0 <= padding < vocabulary
-    # RoBERTa numbers positions from 2 on, hence the room.
-    length = max(1, min(LENGTH, (getattr(config, "max_position_embeddings", None) or 512) - 2))
-    # Classifiers on decoders take several rows only when they know the padding.
-    rows = ROWS if padded else 1
-    choices = CHOICES if "choices" in input_axes(type(model).__name__) else 1
-
-    ids = ((noise(rows * choices * length).double() + 1) / 2 * vocabulary).long().reshape(-1, length)
-    mask = torch.ones_like(ids)
-    if padded:
-        ids[ids == padding] = (padding + 1) % vocabulary
-        if length > PADDING:
-            ids[-1, -PADDING:], mask[-1, -PADDING:] = padding, 0
-    shape = [rows, choices, length] if choices > 1 else [rows, length]
-    return {
-        name: ProbeInput(dtype="int64", shape=shape, values=tensor.flatten().tolist())
-        for name, tensor in {"input_ids": ids, "attention_mask": mask}.items()
-    }
 
 
 def _place(tensor: Tensor, model: PreTrainedModel) -> Tensor:
