@@ -27,7 +27,7 @@ from slimformer.corpus.source import (
     text_column_of,
 )
 from slimformer.errors import DataError
-from slimformer.files import CsvRows
+from slimformer.files import CsvRows, csv_reason, why_one_column
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +95,9 @@ def open_tsv(file: SourceFile, text_column: str | None, step: int) -> Source:
         content.seek(byte)
         content.readline()
         begin = content.tell()
+        record = content.readline(RECORD_LIMIT).decode(errors="replace").rstrip("\r\n")
+    if reason := why_one_column(names, record.split("\t"), "\t"):
+        raise DataError(f"`{path}` {reason}")
     ranges = ByteRanges(path, begin, size_of(path), step, LINE_END, RECORD_LIMIT)
     return TabbedLines(file, ranges, tuple(names), field)
 
@@ -105,13 +108,16 @@ def open_csv(file: SourceFile, text_column: str | None, step: int) -> Source:
     _, header = next(records, (0, [""]))
     names = check_names([name.encode("latin-1").decode(errors="replace") for name in header], str(file.path))
     field = names.index(text_column_of(names, str(file.path), text_column))
-    return QuotedRecords(file, _borders(file.path, records, len(names), step), tuple(names), field)
+    return QuotedRecords(file, _borders(file.path, records, names, step), tuple(names), field)
 
 
-def _borders(path: Path, records: Iterator[tuple[int, list[str]]], width: int, step: int) -> NDArray[np.int64]:
+def _borders(path: Path, records: Iterator[tuple[int, list[str]]], names: list[str], step: int) -> NDArray[np.int64]:
     """Where segments of about `step` bytes begin and, last, where the file ends."""
     borders: list[int] = []
+    width = len(names)
     for byte, fields in records:
+        if not borders and (reason := why_one_column(names, fields, ",")):
+            raise DataError(f"`{path}` {reason}")
         if len(fields) != width:
             raise DataError(f"`{path}` byte {byte}: the record {_ragged(fields, width)}; mend it")
         if not borders or byte - borders[-1] >= step:
@@ -133,7 +139,7 @@ def _records(path: Path) -> Iterator[tuple[int, list[str]]]:
                 return
             except csv.Error as error:
                 raise DataError(
-                    f"`{path}` line {line} is not valid CSV: {error}; "
+                    f"`{path}` line {line} is not valid CSV: {csv_reason(error)}; "
                     'enclose the field in double quotes and write a quote inside it as ""'
                 ) from error
             if fields:

@@ -12,6 +12,7 @@ import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.files import parse_json
+from slimformer.models.backend import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,7 +78,7 @@ class Encoder:
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
     def _ids(self, texts: list[str]) -> Iterator[list[int]]:
-        for encoding in self._core.encode_batch_fast(texts, add_special_tokens=False):
+        for encoding in encode_batch(self._core, texts, offsets=False):
             yield encoding.ids
 
     def _around(self, probe: str) -> tuple[list[int], list[int]]:

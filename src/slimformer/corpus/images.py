@@ -159,7 +159,8 @@ def _members(path: Path) -> list[str]:
         with open_file(path) as file, zipfile.ZipFile(file) as packed:
             names = packed.namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise DataError(f"`{path}` is not a zip file that can be read: {error}; copy it again") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"`{path}` is not a zip file that can be read: {reason}; copy it again") from error
     return sorted(name for name in names if is_image_name(name))
 
 

@@ -70,6 +70,8 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
         raise DataError(
             f"`{path}` ends in `{kind}`, which no reader knows; give a file that ends in one of: {', '.join(ENDINGS)}"
         )
+    with opened(path):
+        pass  # a pipe or a device has no size, as an empty file has none
     if not size_of(path):
         return
     if kind != ".parquet":

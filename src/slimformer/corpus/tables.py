@@ -9,6 +9,7 @@ from slimformer.corpus.source import OnFault, Source, SourceFile, decode, text_c
 from slimformer.errors import DataError
 from slimformer.files import open_file
 from slimformer.tasks.readers.hub import fetch
+from slimformer.tasks.readers.parquet import check_repeats, why
 from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def open_parquet(file: SourceFile, text_column: str | None, step: int) -> Source
             schema, metadata = opened.schema_arrow, opened.metadata
     except (ArrowException, OSError) as error:
         raise _broken(file.path, error) from error
+    check_repeats(str(file.path), schema.names)
     column = text_column_of(schema.names, str(file.path), text_column)
     _check_text(str(file.path), column, schema.field(column).type)
     return ParquetFile(file, column, tuple(_row_ranges(metadata, column, step * _STEPS)))
@@ -222,5 +224,4 @@ def _opened(path: Path) -> Any:
 
 
 def _broken(path: Path, error: Exception) -> DataError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return DataError(f"`{path}` is not a Parquet file that can be read: {reason}; copy it again")
+    return DataError(f"`{path}` is not a Parquet file that can be read: {why(error)}; copy it again")

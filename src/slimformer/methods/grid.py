@@ -14,9 +14,9 @@ from slimformer import artifact
 from slimformer.errors import ConfigError, DivergenceError, TrainingError
 from slimformer.methods.method import Phase, describe_rate
 from slimformer.methods.output import OutputDirectory, is_main
-from slimformer.methods.run import run_phase, show_notes, wait_for_all
+from slimformer.methods.run import base_fingerprint, run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
-from slimformer.train.folder import DIGEST, METHOD
+from slimformer.train.folder import BASE, DIGEST, METHOD
 from slimformer.train.rates import RATE_SETTINGS, best_rate, next_rate
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         raise ConfigError(f"`--lr-grid` keeps the rate with the best score on dev, and {reason}")
     options = state.options
     output = OutputDirectory.of(getattr(config, "out", None), (*state.files, RATES))
-    output.check_apart(config, state.starts_from if state.keeps_base else None)
+    output.check_apart(config, *([state.starts_from] if state.keeps_base else []))
     done = output.finished(state.name, settings) if options.resume else None
     if done is not None:
         assert output.path is not None
@@ -68,9 +68,10 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         # What a phase has made is what every rate starts from.
         started = {state.starts_from: state.base} if phases else {}
         settings = {**settings, DIGEST: _read_data(state, started)}
+        begun = {METHOD: state.name, **settings, BASE: base_fingerprint(state)}
         output.check_free(options)  # much may have happened since
         if is_main():
-            folder.begin({METHOD: state.name, **settings}, options.resume)
+            folder.begin(begun, options.resume)
         trials = Trials(state, started, None if output.path is None else folder.path / RATES)
         rate, result = trials.run(config.lr_grid, config.lr_widenings)
         if output.path is not None:

@@ -164,12 +164,14 @@ class Showcase:
         settings: Settings beside, or instead of, those that all rows of its sort share.
         start_from: The method of an earlier row whose result is the base; None for the demo's model.
         finetune: Settings of fine-tuning the result before it is measured; None to measure it as it is.
+        sizes: Nested sizes that get a row each; none for one row of the whole.
     """
 
     title: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     start_from: str | None = None
     finetune: Mapping[str, Any] | None = None
+    sizes: tuple[str, ...] = ()
 
 
 class Method(ABC, Generic[AnyConfig]):
@@ -221,8 +223,8 @@ class Method(ABC, Generic[AnyConfig]):
 
     @property
     @abstractmethod
-    def base(self) -> str:
-        """The checkpoint the result is recorded to start from."""
+    def base(self) -> str | None:
+        """The checkpoint the result is recorded to start from; None for new weights."""
 
     def check(self) -> None:
         """Refuse impossible settings before anything is read."""

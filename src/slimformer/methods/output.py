@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: Settings that name what a run reads, and folders that it fills beside its result.
 READ, WRITTEN = ("data", "corpus"), ("tensorboard", "teacher_cache")
+#: How an address of a store elsewhere begins.
+REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,9 @@ class OutputDirectory:
         path = as_path(out) if out else Path()
         if path.name in ("", ".."):
             raise ConfigError(f"`--out` is `{out}`, which names no folder of its own; give a new folder")
-        return cls(path, files)
+        check_local(out, "out")
+        # What a link leads to is what is written, and checkpoints lie beside that.
+        return cls(path.resolve() if path.is_symlink() and path.exists() else path, files)
 
     @property
     def training(self) -> TrainingFolder:
@@ -69,25 +74,31 @@ class OutputDirectory:
         self.training.check(settings, options.resume)
         self.check_free(options)
 
-    def check_apart(self, config: Config, base: str | None = None) -> None:
+    def check_apart(self, config: Config, *bases: str) -> None:
         """Refuse to replace what is needed besides the result, and to keep in the result what only the run needs.
 
         Args:
             config: The settings of the run.
-            base: The setting that names what the result needs ever after, if any.
+            bases: Settings that name what is needed ever after, besides what is learned from.
         """
+        _check_written(config)
         if self.path is None:
             return
         out = self.path.resolve()
-        for name, path in _paths(config, READ if base is None else (*READ, base)):
+        for name, path in _paths(config, (*READ, *bases)):
             if path.exists() and path.resolve() == out:
                 raise TrainingError(
                     f"`--out` is `{self.path}`, which `--{name}` names and the result does not replace; choose another"
                 )
         for name, path in _paths(config, WRITTEN):
-            if out in (path.resolve(), *path.resolve().parents):
-                flag = name.replace("_", "-")
-                raise TrainingError(f"`--{flag}` is `{path}`, inside the result `{self.path}`; choose another")
+            places = (path.resolve(), *path.resolve().parents)
+            for place, what in (
+                (out, "the result"),
+                (self.training.path.resolve(), "what the run removes in the end,"),
+            ):
+                if place in places:
+                    flag = name.replace("_", "-")
+                    raise TrainingError(f"`--{flag}` is `{path}`, inside {what} `{place.name}`; choose another")
 
     def check_free(self, options: RunOptions) -> None:
         """Refuse a place that is taken, unless it may be replaced."""
@@ -138,6 +149,26 @@ def _paths(config: Config, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for name in names:
         value = getattr(config, name, None)
         yield from ((name, as_path(each)) for each in ([value] if isinstance(value, str) else value or ()))
+
+
+def check_local(name: str, setting: str) -> None:
+    """Refuse the address of a store elsewhere: as a path it would be a folder here, `s3:`."""
+    if REMOTE.match(name):
+        flag = setting.replace("_", "-")
+        raise ConfigError(f"`--{flag}` is `{name}`, and results are written on this machine alone; give a folder here")
+
+
+def _check_written(config: Config) -> None:
+    """Refuse folders that cannot be filled, or lie in an artifact, which would not be whole any more."""
+    for name, path in _paths(config, WRITTEN):
+        check_local(getattr(config, name), name)
+        check_outside(path, itself=True)
+        try:
+            if is_main():
+                try_place(path / "file")
+        except OSError as error:
+            flag, reason = name.replace("_", "-"), (error.strerror or str(error)).lower()
+            raise TrainingError(f"`--{flag}` is `{path}`, which cannot be written: {reason}; choose another") from error
 
 
 def is_main() -> bool:

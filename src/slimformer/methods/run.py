@@ -10,11 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
+from slimformer.artifact.provenance import describe_base
 from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
-from slimformer.train.folder import DIGEST, METHOD
+from slimformer.train.folder import BASE, DIGEST, METHOD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ def _run(state: Method[Any]) -> RunResult:
     state.check()
     options, settings = state.options, state.settings
     output = OutputDirectory.of(getattr(state.config, "out", None), state.files)
-    output.check_apart(state.config, state.starts_from if state.keeps_base else None)
+    output.check_apart(state.config, *([state.starts_from] if state.keeps_base else []))
     done = output.finished(state.name, settings) if options.resume else None
     if done is not None:
         assert output.path is not None
@@ -67,7 +68,7 @@ def _run(state: Method[Any]) -> RunResult:
             step = artifact.Step(method=state.name, config=settings, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
-            folder.begin({METHOD: state.name, **settings}, options.resume)
+            folder.begin({METHOD: state.name, **settings, BASE: base_fingerprint(state)}, options.resume)
         trained = state.train(folder.path)
         state.finish()
         metrics = state.measure(trained)
@@ -84,6 +85,11 @@ def _run(state: Method[Any]) -> RunResult:
             )
     wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
+
+
+def base_fingerprint(state: Method[Any]) -> str | None:
+    """What tells the weights of the base from others of the same name, where they lie on this machine."""
+    return None if state.base is None else describe_base(state.base).fingerprint
 
 
 def run_phase(phase: Phase, options: RunOptions) -> RunResult:

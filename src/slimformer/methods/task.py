@@ -10,63 +10,61 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 import numpy as np
 
 from slimformer import models
+from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
-from slimformer.inference.evaluation import evaluate, fitting_length, head_classes
+from slimformer.inference.evaluation import evaluate, fitting_length
 from slimformer.methods.method import AnyConfig, Method, RunResult
+from slimformer.methods.origin import Pretrained
 from slimformer.methods.run import counts_of
+from slimformer.methods.streaming import StreamedFeatures
 from slimformer.tasks import get_task
-from slimformer.tasks.columns import label_names
-from slimformer.tasks.kinds import has_task_head
 from slimformer.tasks.options import load_data, task_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from slimformer import artifact
-    from slimformer.inference.door import Source
+    from slimformer.methods.origin import Origin
     from slimformer.tasks import Task, TaskData
     from slimformer.tasks.features import Features
+    from slimformer.tasks.kinds.kind import Kind
     from slimformer.train import Objective, Trained
 
 
-def check_trainable(source: Source, task: Task, accepted: Sequence[str]) -> None:
-    """Refuse, before any work, a task that cannot be trained or that the base has no head for."""
-    head_classes(source.name, source.config, task)
-    source.require(accepted)
+def check_trainable(origin: Origin, task: Task, accepted: Sequence[str], *, headless: bool = False) -> None:
+    """Refuse, before any work, a task that cannot be trained or that there is no head for.
+
+    Args:
+        origin: What is trained.
+        task: The task.
+        accepted: How a base may be stored.
+        headless: Whether the method trains models without a head too.
+    """
+    origin.check(task, accepted)
     untrainable = task.kind().untrainable
-    if untrainable is not None:
+    if untrainable is not None and not headless:
         raise ConfigError(f"task `{task.name}` {untrainable}")
 
 
-def load_base(source: Source, data: TaskData, processor: Any, seed: int) -> tuple[PreTrainedModel, list[str]]:
-    """Load the base with the head that fits, and say what became of a head it had."""
-    from transformers import set_seed
-
-    foreign = _foreign_head(source.config, data)
-    set_seed(seed)  # a new head is drawn here
-    model = models.load_model(source.name, data.model_class(), new_head=foreign is not None, **data.config_kwargs())
-    models.name_padding(model, processor)
-    note = f"the head of `{source.name}` was made for {foreign}; a new one is trained"
-    return model, [] if foreign is None else [note]
+def rest_pooler(model: PreTrainedModel) -> None:
+    """Leave out of training what embeddings do not pass; several processes wait for every gradient there is to be."""
+    pooler = Anatomy.of(model).pooler
+    if pooler is not None:
+        pooler.module.requires_grad_(False)
 
 
-def _foreign_head(config: PretrainedConfig, data: TaskData) -> str | None:
-    """What a base's head was trained for, if that is another task than this one; its outputs mean something else."""
-    architecture, kind = (config.architectures or [""])[0], data.kind
-    if kind.pretraining or not has_task_head(architecture):
+def own_objective(model: PreTrainedModel, kind: Kind) -> Objective | None:
+    """The task's own loss where a model computes none itself, as one without a head; else None."""
+    if kind.loss_term == "labels":
         return None
-    if not kind.owns(architecture):
-        return f"another kind of task (`{architecture}`)"
-    if not kind.means_the_same(config):
-        return f"another kind of task (problem type `{config.problem_type}`)"
-    names = label_names(config)
-    if data.labels is None or names is None or names == data.labels:
-        return None
-    return f"the labels {', '.join(f'`{name}`' for name in names[:5])}{', …' if len(names) > 5 else ''}"
+    from slimformer.objectives import Models, TermObjective, build_terms, parse_terms
+
+    terms = build_terms(parse_terms(kind.loss_term), Models(Anatomy.of(model)), labelled=True)
+    return TermObjective(terms, model, {})
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,9 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
     """A method that trains a base on a task. Without views and objective of its own it fine-tunes all weights."""
 
     learns_from: ClassVar[Any] = "task"
-    required = ("model", "task", "data", "out")
+    required: ClassVar[tuple[str, ...]] = ("model", "task", "data", "out")
+    #: Whether it trains models without a head too: embeddings.
+    headless: ClassVar[bool] = False
 
     data: TaskData
     features: dict[str, Features]
@@ -120,22 +120,39 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         """Put views on the model and return the objective; None for the task's own loss."""
         return None
 
+    def origin(self) -> Origin:
+        """What the weights are before training."""
+        return Pretrained(look_up(self.base))
+
+    def load_data(self, origin: Origin) -> TaskData:
+        """What is learned from and measured on."""
+        config: Any = self.config
+        sentence = origin.sentence() if get_task(config.task).kind().embeds else None
+        return load_data(config, ("train", "dev"), causal=models.is_causal(origin.config), sentence=sentence)
+
+    def training_features(self, length: int | None) -> Features:
+        """What the model is fed in training."""
+        config: Any = self.config
+        return self.data.prepare("train", self.processor, length, config.seed, training=True)
+
     def start(self) -> str:
         """Read base and data, and make the model ready to train."""
         config: Any = self.config
-        source = look_up(self.base)
-        check_trainable(source, get_task(config.task), self.accepts)
-        self.data = load_data(config, ("train", "dev"), causal=models.is_causal(source.config))
-        self.processor = models.load_processor(self.base)
-        length = fitting_length(config.max_length, self.data, self.processor, source.config)
+        origin = self.origin()
+        check_trainable(origin, get_task(config.task), self.accepts, headless=self.headless)
+        self.data = self.load_data(origin)
+        self.processor = origin.processor(self.data)
+        length = fitting_length(config.max_length, self.data, self.processor, origin.config)
         # The masks of dev are always the same ones, so that runs can be compared and measured again.
         self.features = {
-            "train": self.data.prepare("train", self.processor, length, config.seed),
+            "train": self.training_features(length),
             "dev": self.data.prepare("dev", self.processor, length),
         }
-        self.model, notes = load_base(source, self.data, self.processor, config.seed)
+        self.model, notes = origin.model(self.data, self.processor, config.seed)
         self.notes += [*self.data.notes, *notes]
-        self.objective = self.prepare(self.model)
+        if self.data.kind.embeds:
+            rest_pooler(self.model)
+        self.objective = self.prepare(self.model) or own_objective(self.model, self.data.kind)
         return digest(self.features["train"], self.features["dev"])
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
@@ -202,11 +219,15 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 def digest(*splits: Features) -> str:
     """A hash of what a run trains on and is chosen by, so that it is not resumed on other data unnoticed.
 
-    Texts are hashed whole; of images, which would have to be decoded for it, some hundred spread over all.
+    Texts are hashed whole; of images, which would have to be decoded for it, some hundred spread over all; of a stream,
+    which may be larger than the memory, what it follows from.
     """
     total = hashlib.sha256()
     for features in splits:
         total.update(str(len(features)).encode())
+        if isinstance(features, StreamedFeatures):
+            total.update(features.identity)
+            continue
         stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
         for index in range(0, len(features), stride):
             _add(total, features[index])

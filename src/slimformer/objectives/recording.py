@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from slimformer.anatomy import Anatomy
-from slimformer.models.sentence import pool
+from slimformer.models.pooling import pool
 from slimformer.taps import Taps
 from slimformer.views.attention import Scores, goes_through_registry, kept_scores, use_attention
 

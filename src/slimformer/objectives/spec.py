@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from slimformer.config import LARGEST
 from slimformer.errors import ConfigError, RegistryError
 from slimformer.registry import TERMS
 
@@ -197,4 +198,6 @@ def _weight(text: str, entry: str, place: str) -> float:
         weight = math.nan
     if not (math.isfinite(weight) and weight >= 0):
         raise ConfigError(f"the weight `{text}` of `{entry}` at {place} is no number from 0; give one such as 0.5")
+    if weight > LARGEST:
+        raise ConfigError(f"the weight `{text}` of `{entry}` at {place} is too large; give {LARGEST:g} at most")
     return weight

@@ -93,7 +93,10 @@ class TeacherCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"`teacher_cache` is `{folder}`, which is no folder that can be made: {error}") from error
+            reason = (error.strerror or str(error)).lower()
+            raise ConfigError(
+                f"`teacher_cache` is `{folder}`, which is no folder that can be made: {reason}; give another"
+            ) from error
 
     def get(self, inputs: dict[str, Tensor], compute: Callable[[], Activations]) -> Activations:
         """The records of a batch: read if every example is known, else computed and kept."""
@@ -137,6 +140,8 @@ class TeacherCache:
         return joined
 
     def _read(self, path: Path) -> dict[str, Tensor] | None:
+        if not path.is_file():  # a pipe of this name would never begin
+            return None
         try:
             stored = load_file(path)
         except (FileNotFoundError, SafetensorError):

@@ -63,9 +63,13 @@ def given_columns(columns: str | Sequence[str] | None, there: Sequence[str]) -> 
     """What a user gave: one name, several joined with commas, or a sequence."""
     if columns is None:
         return None
-    if isinstance(columns, str):
-        return (columns,) if columns in there else tuple(name.strip() for name in columns.split(","))
-    return tuple(columns)
+    if not isinstance(columns, str):
+        names = tuple(columns)
+    else:
+        names = (columns,) if columns in there else tuple(name.strip() for name in columns.split(","))
+    if len(set(names)) < len(names):
+        raise DataError(f"text_column is `{','.join(names)}`, which names a column twice; name each once")
+    return names
 
 
 def check_columns(names: Sequence[str], rows: SplitRows, advice: str) -> None:
@@ -78,6 +82,7 @@ def check_columns(names: Sequence[str], rows: SplitRows, advice: str) -> None:
 def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:
     """The text column, or the pair of them, if there is only one way to read the names."""
     ways = ways_to_read([name for name in rows.columns if name != taken], pairs=pairs)
+    _refuse_same(rows)
     if not ways:
         ways = [(name,) for name in rows.columns if name != taken and name.lower() not in IDS]
         if taken is None and len(ways) > 1:
@@ -85,7 +90,7 @@ def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tup
     if len(ways) != 1:
         raise DataError(
             f"`{rows.file}` does not tell which column holds the text: it has {listed_columns(rows.columns)}; "
-            "name it with text_column, or two joined with a comma for pairs"
+            "name it with text_column, or two joined with a comma for pairs, or call it `text` in the file"
         )
     return ways[0]
 
@@ -109,9 +114,21 @@ def guess_one(rows: SplitRows, names: Sequence[str], what: str, option: str = "l
     if len(matching) != 1:
         raise DataError(
             f"`{rows.file}` does not tell which column holds the {what}: it has {listed_columns(rows.columns)}; "
-            f"name it with {option}"
+            f"name it with {option}, or call it `{names[0]}` in the file"
         )
     return matching[0]
+
+
+def _refuse_same(rows: SplitRows) -> None:
+    """Refuse to choose between columns that differ in capitals alone."""
+    seen: dict[str, str] = {}
+    for name in rows.columns:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            raise DataError(
+                f"`{rows.file}` has columns `{other}` and `{name}`, which differ in capitals alone; "
+                "choose with text_column and label_column"
+            )
 
 
 def listed_columns(names: Sequence[str]) -> str:
@@ -120,6 +137,8 @@ def listed_columns(names: Sequence[str]) -> str:
 
 
 _LABELS_SHOWN = 20
+#: No label is longer; a column of texts was taken for one of labels.
+MOST_LABEL = 1_000
 #: A column with a different value in each of so many rows holds no labels.
 _SUSPICIOUS_ROWS = 20
 
@@ -128,7 +147,7 @@ def label_text(value: Any, row: Row, column: str) -> str:
     """A label as text: `1`, `1.0` and `"1"` are the same label; an empty one is an error."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, dict | list):
+    if isinstance(value, dict | list | tuple | bytes):
         raise DataError(
             f"{row.at()}: column `{column}` holds `{describe(value)}`, a {type(value).__name__}, where a label is "
             "expected; choose another with label_column"
@@ -136,12 +155,24 @@ def label_text(value: Any, row: Row, column: str) -> str:
     if isinstance(value, float):
         if math.isnan(value):
             value = None
+        elif math.isinf(value):
+            raise DataError(f"{row.at()}: column `{column}` holds `{value}`, which is no label; mend the row")
         elif value.is_integer():
             value = int(value)
     text = "" if value is None else str(value).strip()
-    if not text:
+    if shows_nothing(text):
         raise DataError(f"{row.at()}: the label in column `{column}` is empty; label the row or remove it")
+    if len(text) > MOST_LABEL:
+        raise DataError(
+            f"{row.at()}: the label in column `{column}` has {len(text):,} characters, the first `{text[:40]}`; "
+            "choose another column with label_column"
+        )
     return text
+
+
+def shows_nothing(text: str) -> bool:
+    """Whether a text has no character that can be seen: it is empty, blank, or of zero width."""
+    return not any(char.isprintable() and not char.isspace() for char in text)
 
 
 def label_names(config: PretrainedConfig) -> list[str] | None:
@@ -153,15 +184,20 @@ def label_names(config: PretrainedConfig) -> list[str] | None:
 def number(value: Any, row: Row, column: str) -> float:
     """A regression target; anything but a finite number is an error."""
     try:
-        result = float(value)
+        # Python takes true for 1 and 1_000 for a thousand.
+        result = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
     except (TypeError, ValueError):
         result = math.nan
+    except OverflowError:
+        result = LARGEST_NUMBER * 10
     if not math.isfinite(result):
-        raise DataError(f"{row.at()}: `{value}` in column `{column}` is not a finite number; mend the row or remove it")
+        raise DataError(
+            f"{row.at()}: `{describe(value)}` in column `{column}` is not a finite number; mend the row or remove it"
+        )
     if abs(result) > LARGEST_NUMBER:
         raise DataError(
-            f"{row.at()}: `{value}` in column `{column}` is too large, its square does not fit float32; mend the row, "
-            "or divide all of them"
+            f"{row.at()}: `{describe(value)}` in column `{column}` is too large, its square does not fit float32; "
+            "mend the row, or divide all of them"
         )
     return result
 
@@ -242,3 +278,10 @@ def _order(label: str) -> tuple[int, float, str]:
         return (2, 0.0, label)
     # Neither less nor more than any other, it would leave the order to chance: a word like others.
     return (2, 0.0, label) if math.isnan(value) else (1, value, label)
+
+
+def first_present(names: str | tuple[str, ...] | None, rows: SplitRows) -> str | None:
+    """The first of the names a layout knows a column by that the file has."""
+    if names is None or isinstance(names, str):
+        return names
+    return next((name for name in names if name in rows.columns), names[0])

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from slimformer.models.backend import encode_batch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -58,8 +60,8 @@ class TextEncoder:
         """What a fast tokenizer makes of texts, of lists of words or of pairs: tokens, and where they stand."""
         backend = self._backend()
         split = bool(texts) and not isinstance(texts[0], str)
-        first = backend.encode_batch(list(texts), is_pretokenized=split, add_special_tokens=False)
-        second = None if pairs is None else backend.encode_batch(list(pairs), add_special_tokens=False)
+        first = encode_batch(backend, texts, split=split)
+        second = None if pairs is None else encode_batch(backend, pairs)
         if max_length is not None:
             room = max_length - backend.num_special_tokens_to_add(second is not None)
             self._cut(first, second, room)
@@ -83,8 +85,8 @@ class TextEncoder:
     ) -> list[list[Encoding]]:
         """Each text paired with stretches of a longer one that fit; neighbours overlap by so many tokens."""
         backend = self._backend()
-        first = backend.encode_batch(list(texts), add_special_tokens=False)
-        second = backend.encode_batch(list(longs), add_special_tokens=False)
+        first = encode_batch(backend, texts)
+        second = encode_batch(backend, longs)
         room = max_length - backend.num_special_tokens_to_add(True)
         windows = []
         for text, long in zip(first, second, strict=True):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 
+from slimformer.errors import DataError
 from slimformer.models import IGNORED
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from torch import Tensor
     from transformers import PreTrainedTokenizerBase
 
@@ -60,6 +65,11 @@ class Features(Sequence[Inputs]):
 
     def __len__(self) -> int:
         return len(self._inputs)
+
+    @property
+    def stored(self) -> Sequence[Inputs]:
+        """What the items are made of, before any transform."""
+        return self._inputs
 
     @property
     def lengths(self) -> list[int]:
@@ -165,3 +175,75 @@ def padding_collator(
         "special_tokens_mask": 1,
     }
     return PaddingCollator(fill, side or ("left" if tokenizer.padding_side == "left" else "right"), choices)
+
+
+#: What stands before the name of an input of the second of a pair.
+PARTNER = "partner."
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Puts to each item another of its group, by seed, epoch and index alone."""
+
+    items: Features
+    kept: Sequence[int]
+    groups: Sequence[int]
+    members: Mapping[int, Sequence[int]]
+    seed: int
+
+    def __call__(self, inputs: Inputs, index: int, epoch: int) -> Inputs:
+        place = self.kept[index]
+        group = self.groups[place]
+        others = [other for other in self.members[group] if other != place]
+        drawn = random.Random(f"{self.seed} {epoch} {index}").choice(others)
+        return pair(self.items[place], self.items[drawn], group)
+
+
+def draw_partners(items: Features, labels: Sequence[Hashable], seed: int, where: str) -> Features:
+    """Pairs of items with one label; an item that is alone with its label is left out.
+
+    Args:
+        items: Inputs of the items, without labels.
+        labels: What each belongs to.
+        seed: What the draws depend on.
+        where: What messages call the data.
+    """
+    numbers = {label: number for number, label in enumerate(dict.fromkeys(labels))}
+    groups = [numbers[label] for label in labels]
+    members = defaultdict(list)
+    for index, group in enumerate(groups):
+        members[group].append(index)
+    kept = [index for index, group in enumerate(groups) if len(members[group]) > 1]
+    if len({groups[index] for index in kept}) < 2:
+        raise DataError(
+            f"{where}: {len(numbers)} labels for {len(labels)} items, of which {len({groups[i] for i in kept})} have "
+            "two items or more; embeddings learn from items that belong together and others that do not: give pairs, "
+            "or labels that repeat"
+        )
+    return Features(
+        [items.stored[index] for index in kept],
+        transform=_Drawn(items, kept, groups, dict(members), seed),
+    )
+
+
+def pair(first: Mapping[str, Any], second: Mapping[str, Any], label: float) -> Inputs:
+    """The inputs of two items and their label as one."""
+    return {**first, **{f"{PARTNER}{name}": value for name, value in second.items()}, "labels": label}
+
+
+@dataclass(frozen=True)
+class PairCollator:
+    """Batches of another collator: of pairs, every first item and then every second; other items as they are."""
+
+    collate: Collator
+
+    def __call__(self, items: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Make one batch."""
+        if not any(name.startswith(PARTNER) for name in items[0]):
+            return self.collate(items)
+        firsts = [{name: value for name, value in item.items() if not name.startswith(PARTNER)} for item in items]
+        seconds = [
+            {name: item.get(f"{PARTNER}{name}", value) for name, value in first.items()}
+            for item, first in zip(items, firsts, strict=True)
+        ]
+        return self.collate([*firsts, *seconds])

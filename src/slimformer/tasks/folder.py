@@ -72,7 +72,7 @@ class Folder:
         exact = [path for path in named if _SHARD.sub("", path.name.split(".")[0]).lower() in SYNONYMS[split]]
         found = exact or named
         if not found:
-            self._refuse_dangling(split)
+            self._refuse_other(split)
             names = ", ".join(SYNONYMS[split])
             raise DataError(
                 f"`{self.path}` has no {split} split; looked for files named {names} that end in one of "
@@ -85,11 +85,16 @@ class Folder:
             )
         return found
 
-    def _refuse_dangling(self, split: str) -> None:
-        """Say of a link to nothing what it is: it is listed as a file is, and is none."""
+    def _refuse_other(self, split: str) -> None:
+        """Say of a link to nothing, a folder or a pipe what it is: it is listed as a file is, and is none."""
         for path in self._glob("*"):
-            if path.is_symlink() and not path.exists() and split_in_name(path.name.split(".")[0]) == split:
+            if split_in_name(path.name.split(".")[0]) != split:
+                continue
+            if path.is_symlink() and not path.exists():
                 raise DataError(f"`{path}` is a link to `{path.readlink()}`, where nothing is; mend or remove the link")
+            if not path.is_file() and path.name.removesuffix(".gz").lower().endswith(ENDINGS):
+                kind = "folder" if path.is_dir() else "pipe or a device"
+                raise DataError(f"`{path}` is a {kind}, and data are read from files; give a file, or another folder")
 
     def own_images(self, split: str) -> list[Table]:
         """The images of a split: `<split>/<class>/<name>` in the folder, or in a zip file."""
@@ -101,6 +106,9 @@ class Folder:
         if len(folders) == 1:
             return [read(folders[0], "images", split)]
         zips = self._glob("*.zip")
+        if len(several := folders or zips) > 1:
+            names = ", ".join(path.name for path in several)
+            raise DataError(f"`{self.path}` has several places of {split} images: {names}; keep one of them")
         if len(zips) == 1:
             return [read(zips[0], "images", split)]
         idx = self._glob(f"{'t10k' if split == 'test' else split}-images*idx3*")

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from slimformer.errors import DataError
+from slimformer.errors import ConfigError, DataError, describe
 from slimformer.registry import KINDS
 
 if TYPE_CHECKING:
@@ -155,4 +155,6 @@ def _generic(kind: str) -> Preset:
 
 
 def _key(name: str) -> str:
+    if not isinstance(name, str):
+        raise ConfigError(f"a task is called `{describe(name)}`, which is no text; give its name")
     return name.strip().lower().replace("_", "-")

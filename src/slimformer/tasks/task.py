@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from slimformer.tasks.columns import Columns
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
-    from slimformer.tasks.preset import Preset
     from slimformer.tasks.sources import SplitRows
 
 
@@ -100,18 +99,22 @@ class TaskData:
             "start from a model without a head"
         )
 
-    def prepare(self, split: str, processor: Any, max_length: int | None = None, seed: int = 0) -> Features:
+    def prepare(
+        self, split: str, processor: Any, max_length: int | None = None, seed: int = 0, *, training: bool = False
+    ) -> Features:
         """Turn a split into inputs, once and the same every time.
 
         Args:
             split: Which split.
             processor: The tokenizer; for images the image processor, or None for [-1, 1] at `max_length` pixels a side.
             max_length: Tokens to cut to; unless given the preset's own, or the tokenizer's limit if that is less.
-            seed: What random masks depend on; nothing else is random.
+            seed: What random masks and partners depend on; nothing else is random.
+            training: Whether it is trained on; embeddings learn from pairs.
         """
         longest = getattr(processor, "model_max_length", self.preset.max_length)
         length = min(self.preset.max_length, longest) if max_length is None else max_length
-        return self.kind.features(self[split], processor, length, seed)
+        make = self.kind.training_features if training else self.kind.features
+        return make(self[split], processor, length, seed)
 
     def collator(self, processor: Any) -> TensorCollator:
         """What makes batches of inputs for a model in torch: it pickles, and pads to the longest of a batch."""

@@ -7,8 +7,10 @@ have reached the disk. Whatever is not sealed, or does not match its seal, is tr
 from __future__ import annotations
 
 import json
+import os
 import re
-import shutil
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
@@ -22,12 +24,15 @@ from slimformer.files import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from torch import Tensor, nn
 
 SEAL = "sealed.json"
 PREFIX = "checkpoint-"
+#: Files that training leaves in a checkpoint, those of FSDP and DeepSpeed included.
+RUN_FILES = re.compile(
+    r".+\.(safetensors|json|pt|pth|bin|distcp|tmp)|\.metadata|\..+\.tmp-[0-9a-f]{8}|latest|zero_to_fp32\.py"
+)
 #: Under this name the sum of the tensors stands in a file of weights.
 SUM = "sha256"
 
@@ -56,6 +61,8 @@ def damage(checkpoint: Path) -> str | None:
         return SEAL
     except ArtifactError as error:
         return error.reason
+    if not sums:  # no checkpoint is empty
+        return SEAL
     return changed[0] if changed else None
 
 
@@ -86,8 +93,19 @@ def prune(folder: Path, keep: Path | None) -> None:
     """Remove every checkpoint but one; what is being removed loses its seal first."""
     for path in _checkpoints(folder):
         if path != keep:
-            (path / SEAL).unlink(missing_ok=True)
-            shutil.rmtree(path)
+            remove(path)
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, its seal first; files of kinds that no run writes stay, and the folders they lie in."""
+    (checkpoint / SEAL).unlink(missing_ok=True)
+    for root, _, files in os.walk(checkpoint, topdown=False):
+        folder = Path(root)
+        for name in files:
+            if RUN_FILES.fullmatch(name):
+                (folder / name).unlink(missing_ok=True)
+        with suppress(OSError):  # something of the user's is left in it
+            folder.rmdir()
 
 
 def step_of(checkpoint: Path) -> int:
@@ -97,7 +115,7 @@ def step_of(checkpoint: Path) -> int:
 
 def _checkpoints(folder: Path) -> list[Path]:
     """The folders of checkpoints; of other names, and links, we know nothing."""
-    paths = [path for path in folder.glob(f"{PREFIX}*") if re.fullmatch(rf"{PREFIX}\d+", path.name)]
+    paths = [path for path in folder.glob(f"{PREFIX}*") if re.fullmatch(rf"{PREFIX}[0-9]+", path.name)]
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
@@ -145,10 +163,14 @@ def read_weights(model: nn.Module, path: Path, *, summed: bool = True) -> None:
     model.load_state_dict(stored, strict=False)
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """What was noted in a file beside the weights."""
+def read_metadata(path: Path, *expected: str) -> dict[str, str]:
+    """What was noted in a file beside the weights, all that is expected there at least."""
     try:
         with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
+            noted = dict(file.metadata() or {})
     except SafetensorError as error:
         raise TrainingError(f"`{path}` is damaged ({error}); remove `{path.parent}` to start anew") from error
+    for name in expected:
+        if name not in noted:
+            raise TrainingError(f"`{path}` was written by no run: no `{name}`; remove `{path.parent}` to start anew")
+    return noted

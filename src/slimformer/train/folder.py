@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.ownership import is_own, lies_at, lock, mark, remove, remove_mark
 from slimformer.artifact.staging import FULL, system_code, write_file
 from slimformer.errors import TrainingError, visible
-from slimformer.files import JsonError, parse_json
+from slimformer.files import JsonError, parse_json, read_limited
 from slimformer.train import checkpoints
 
 if TYPE_CHECKING:
@@ -27,8 +27,17 @@ SETTINGS = "settings.json"
 METHOD = "method"
 #: Under this name the digest of what is learned from stands among the settings.
 DIGEST = "data_digest"
+#: Under this name the fingerprint of the weights that the run starts from stands there.
+BASE = "base_fingerprint"
+#: What is known by its content and not by its name.
+CONTENT = {DIGEST: "the data", BASE: "the base"}
+#: Settings of a run take less, even with thousands of files of a corpus.
+LARGEST = 16 * 2**20
 #: What every run writes; whatever else lies in its folder, and no method has named, belongs to somebody else.
-OWN_FILES = re.compile(rf"{re.escape(SETTINGS)}|best(\.safetensors)?|{checkpoints.PREFIX}\d+")
+OWN_FILES = re.compile(rf"{re.escape(SETTINGS)}|best(\.safetensors)?|{checkpoints.PREFIX}[0-9]+")
+
+#: How drafts of files are called.
+DRAFT = re.compile(r"\.(.+)\.tmp-[0-9a-f]{8}|(.+)\.tmp")
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,12 @@ class TrainingFolder:
                 "resume it with that command, or remove the folder to start anew"
             )
         for name in sorted(current.keys()):
-            if stored.get(name) != current[name]:
+            if name in CONTENT and stored.get(name, current[name]) != current[name]:
+                raise TrainingError(
+                    f"{CONTENT[name]} of the run in `{self.path}` was changed since it began; put it back as it was, "
+                    "or remove the folder to start anew"
+                )
+            if name not in CONTENT and stored.get(name) != current[name]:
                 raise TrainingError(
                     f"the run in `{self.path}` had `{name}` = `{stored.get(name)}`, not `{current.get(name)}`; "
                     "resume with the same settings, or remove the folder to start anew"
@@ -139,8 +153,11 @@ class TrainingFolder:
 
     def _empty(self) -> None:
         for path in self.path.iterdir():
-            name = path.name.removesuffix(".tmp")  # a draft that was not finished
-            if name in self.files or OWN_FILES.fullmatch(name):
+            draft = DRAFT.fullmatch(path.name)  # one that was not finished
+            name = path.name if draft is None else draft[1] or draft[2]
+            if re.fullmatch(rf"{checkpoints.PREFIX}[0-9]+", name) and path.is_dir():
+                checkpoints.remove(path)
+            elif name in self.files or OWN_FILES.fullmatch(name):
                 remove(path)
 
     def _lock(self) -> int | None:
@@ -174,23 +191,32 @@ class TrainingFolder:
 
     def _check_own(self) -> None:
         """Refuse a folder that no run made, and links, through which a run would write elsewhere."""
-        links = [self.path] if self.path.is_symlink() else []
-        if not links and is_own(self.path):
-            links = [path for path in self.path.iterdir() if path.is_symlink()]
-        elif not links and self._is_older():
+        if self.path.is_symlink():
+            raise _through(self.path)
+        if is_own(self.path):
+            for path in self.path.rglob("*"):
+                if path.is_symlink():
+                    raise _through(path)
+                if not (path.is_file() or path.is_dir()):  # a pipe may never begin, a device never end
+                    raise TrainingError(
+                        f"`{path}` is neither a file nor a folder; remove it, or choose another `--out`"
+                    )
+        elif self._is_older():
             raise TrainingError(
                 f"`{self.path}` holds a run of an earlier version of slimformer, whose checkpoints this one does not "
                 "read; finish it with that version, or remove the folder to start anew"
             )
-        elif not links:
+        else:
             raise TrainingError(
                 f"`{self.path}` is needed for checkpoints and was made by no run, so it is left alone; move it away, "
                 "or choose another `--out`"
             )
-        for path in links:
-            raise TrainingError(
-                f"`{path}` is a link, and checkpoints are not written through one; remove it, or choose another `--out`"
-            )
+
+
+def _through(link: Path) -> TrainingError:
+    return TrainingError(
+        f"`{link}` is a link, and checkpoints are not written through one; remove it, or choose another `--out`"
+    )
 
 
 @cache
@@ -203,11 +229,16 @@ def _say_unlocked(folder: Path) -> None:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say in one line that a disk is full; what was written before stays as it is."""
+    """Say in one line that a disk is full, or that a folder is gone; what was written before stays as it is."""
     try:
         yield
     except Exception as error:
         code = system_code(error)
+        if code not in FULL and code is not None and str(folder) in str(error):
+            raise TrainingError(
+                f"`{folder}` cannot be written any more: {os.strerror(code).lower()}; leave the folder alone while a "
+                "run is at work there"
+            ) from error
         # PyTorch does not say why it could not write.
         reason = os.strerror(code) if code in FULL else "writing failed" if "PytorchStreamWriter" in str(error) else ""
         if not reason:
@@ -222,9 +253,12 @@ def writing(folder: Path) -> Iterator[None]:
 def _read(path: Path) -> dict[str, Any]:
     try:
         # A path of the settings may hold bytes that are no character.
-        stored = parse_json(path.read_bytes(), halves=True)
+        stored = parse_json(read_limited(path, LARGEST), halves=True)
     except (OSError, JsonError) as error:
-        raise TrainingError(f"`{path}` cannot be read: {error}; remove `{path.parent}` to start anew") from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise TrainingError(
+            f"`{path}` cannot be read: {reason.lower()}; remove `{path.parent}` to start anew"
+        ) from error
     if not isinstance(stored, dict):
         raise TrainingError(
             f"`{path}` holds a {type(stored).__name__}, not settings; remove `{path.parent}` to start anew"

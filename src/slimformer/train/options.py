@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from slimformer.config import Positive, Threads
+from slimformer.config import Epochs, Positive, PositiveNumber, Threads, Weight
 from slimformer.train.rates import RateOptions
 
 
@@ -20,15 +20,15 @@ class StepOptions(RateOptions):
     max_steps: Positive | None = Field(None, description="Optimizer steps to take, however many epochs that is.")
     batch_size: Positive = Field(32, description="Examples per optimizer step, over all processes.")
     accumulation: Positive = Field(1, description="Parts a batch is computed in, to save memory.")
-    lr: float = Field(5e-5, gt=0, description="Peak learning rate.")
+    lr: PositiveNumber = Field(5e-5, description="Peak learning rate.")
     schedule: Literal["linear", "cosine", "constant"] = Field(
         "linear", description="How the learning rate falls after the warm-up."
     )
     warmup: float = Field(0.1, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
-    weight_decay: float = Field(0.01, ge=0, description="Decoupled weight decay; norms and biases have none.")
+    weight_decay: Weight = Field(0.01, description="Decoupled weight decay; norms and biases have none.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's first moment.")
     beta2: float = Field(0.999, ge=0, lt=1, description="Decay of Adam's second moment.")
-    clip: float = Field(1.0, ge=0, description="Bound on the gradient's norm; 0 for none.")
+    clip: Weight = Field(1.0, description="Bound on the gradient's norm; 0 for none.")
     seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the order of examples, dropout and new weights.")
     bf16: bool = Field(False, description="Compute in bfloat16 where it is safe; weights stay in float32.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
@@ -41,7 +41,7 @@ class StepOptions(RateOptions):
 class TrainingOptions(StepOptions):
     """The same for data that is gone through in epochs and measured on dev."""
 
-    epochs: float = Field(3.0, gt=0, le=1e6, description="Passes over the training data; `--max-steps` wins over it.")
+    epochs: Epochs = Field(3.0, description="Passes over the training data; `--max-steps` wins over it.")
     group_by_length: bool = Field(False, description="Put texts of similar length into one batch.")
     eval_every: Positive | None = Field(
         None, description="Steps between evaluations on dev; by default after each epoch."

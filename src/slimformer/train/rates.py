@@ -6,11 +6,12 @@ the lowest or the highest one tried.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config
+from slimformer.config import LARGEST, LEAST, Config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,11 @@ def _read_rates(value: Any) -> Any:
         raise ValueError("give learning rates such as `1e-5,3e-5,1e-4`") from None
     if any(rate <= 0 for rate in rates):
         raise ValueError("a learning rate is greater than 0")
-    if not 2 <= len(set(rates)) == len(rates) <= MOST_RATES:
+    for rate in rates:
+        if not math.isnan(rate) and not LEAST <= rate <= LARGEST:
+            raise ValueError(f"{rate:g} is no learning rate; give {LEAST:g} to {LARGEST:g}")
+    # The run at a rate is named by it, in as many digits as are shown.
+    if not 2 <= len({f"{rate:g}" for rate in rates}) == len(rates) <= MOST_RATES:
         raise ValueError(f"give from 2 to {MOST_RATES} learning rates, all of them different")
     return rates
 
@@ -88,4 +93,5 @@ def next_rate(grid: Sequence[float], scores: Mapping[float, float | None]) -> fl
     beyond = best / factor if best == min(scores) else best * factor
     rounded = float(f"{beyond:.2g}")
     # A very fine grid would be rounded back to a rate that was tried.
-    return beyond if min(scores) <= rounded <= max(scores) else rounded
+    further = beyond if min(scores) <= rounded <= max(scores) else rounded
+    return further if LEAST <= further <= LARGEST else None

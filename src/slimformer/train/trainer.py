@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
-from slimformer.errors import DivergenceError
+from slimformer.errors import DivergenceError, TrainingError
 from slimformer.objectives.terms.predictions import count_labels, shifts_labels
 from slimformer.train import checkpoints
 from slimformer.train.checkpoints import read_metadata, read_weights, write_weights
@@ -149,7 +150,13 @@ class SlimTrainer(Trainer):
         The loop would take a step more before it sees that.
         """
         if checkpoint is None or checkpoints.step_of(checkpoint) < self.args.max_steps:
-            self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            try:
+                self.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+            except UnpicklingError as error:  # torch reads tensors and numbers alone, and a checkpoint has no more
+                raise TrainingError(
+                    f"the checkpoint `{checkpoint}` holds code or what no run writes, and is not read; remove the "
+                    "folder, or start without `--resume`"
+                ) from error
             return
         self._load_from_checkpoint(str(checkpoint))
         self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
@@ -253,7 +260,7 @@ class SlimTrainer(Trainer):
         path = self.folder / BEST
         step = self.state.global_step
         if path.exists():
-            noted = read_metadata(path)
+            noted = read_metadata(path, "step", "score")
             # After a kill the file may be ahead of the checkpoint the run went on from; it comes again then.
             if int(noted["step"]) < step and float(noted["score"]) >= score:
                 return

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config, Positive
+from slimformer.config import Config, Epochs, Positive, PositiveNumber, Temperature
 from slimformer.corpus.options import CorpusOptions
 from slimformer.methods.terms import read_terms, refuse_both
-from slimformer.models.weights import MAX_PARTS
+from slimformer.models.building import MOST_BLOCKS, MOST_WIDTH, Shape
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.objectives.spec import ALL_PAIRS
 from slimformer.train.options import StepOptions
@@ -40,10 +40,6 @@ def _items(value: Any) -> Any:
     return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
-#: No model is opened that has more blocks, and none is wider; a slip of the hand would fill the memory.
-MOST_BLOCKS, MOST_WIDTH = MAX_PARTS, 2**20
-
-
 def _layer(value: Any) -> Any:
     """Say at once what can be given; the parts of a union would each say something else."""
     if value is None or value in LAYERS or (isinstance(value, int) and abs(value) <= MOST_BLOCKS):
@@ -53,20 +49,15 @@ def _layer(value: Any) -> Any:
     raise ValueError(f"give a block number from 0, or {', '.join(f'`{name}`' for name in LAYERS)}")
 
 
-class StudentShape(Config):
+class StudentShape(Shape):
     """How large the student is; what is not given is the teacher's."""
 
-    layers: int | None = Field(None, ge=1, le=MOST_BLOCKS, description="Blocks of the student.")
-    hidden: int | None = Field(None, ge=1, le=MOST_WIDTH, description="Width of the student's hidden states.")
     heads: int | None = Field(
         None,
         ge=1,
         le=MOST_WIDTH,
         description="Attention heads of the student; by default the paper's 12 for another width than the teacher's, "
         "where they fit, else the teacher's.",
-    )
-    ffn: int | None = Field(
-        None, ge=1, le=MOST_WIDTH, description="Feed-forward neurons; by default in the teacher's proportion."
     )
     embedding: int | None = Field(
         None, ge=1, le=MOST_WIDTH, description="Width of factorised embeddings, less than `--hidden`."
@@ -133,22 +124,22 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
         description="Learn the teacher's sentence embeddings too, pooled this way; `recorded` for the way recorded "
         "with the teacher, or the mean where there is none.",
     )
-    pooled_weight: float = Field(1.0, gt=0, description="Weight of the sentence embeddings in the loss.")
-    temperature: float = Field(1.0, gt=0, description="Temperature of soft labels.")
+    pooled_weight: PositiveNumber = Field(1.0, description="Weight of the sentence embeddings in the loss.")
+    temperature: Temperature = Field(1.0, description="Temperature of soft labels.")
     teacher_cache: str | None = Field(
         None, description="Folder to keep what the teacher computed, for runs over the same examples; may grow large."
     )
-    epochs: float | None = Field(None, gt=0, description="Passes over the corpus; `--max-steps` wins over it.")
+    epochs: Epochs | None = Field(None, description="Passes over the corpus; `--max-steps` wins over it.")
     max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
     batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
-    lr: float = Field(6e-4, gt=0, description="Peak learning rate.")
+    lr: PositiveNumber = Field(6e-4, description="Peak learning rate.")
     warmup: float = Field(0.01, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
     task: str | None = Field(None, description="A task to fine-tune the student on and measure it with afterwards.")
     data: str | None = Field(None, description="A folder or file with the task's data, or a Hub data set name.")
-    finetune_epochs: float = Field(3.0, gt=0, description="Passes over the task's data.")
+    finetune_epochs: Epochs = Field(3.0, description="Passes over the task's data.")
     finetune_steps: Positive | None = Field(None, description="Steps on the task, however many passes that is.")
     finetune_batch_size: Positive = Field(32, description="Examples per step on the task.")
-    finetune_lr: float = Field(1e-4, gt=0, description="Peak learning rate on the task.")
+    finetune_lr: PositiveNumber = Field(1e-4, description="Peak learning rate on the task.")
     finetune_length: Positive | None = Field(None, description="Tokens of the task's texts; by default the task's own.")
     report: str | None = Field(None, description="HTML file for loss curves, sizes and settings.")
 
@@ -157,9 +148,13 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
         for pair in self.relations:
             if pair not in ALL_PAIRS:
                 raise ValueError(f"there is no relation `{pair}`; choose from {', '.join(ALL_PAIRS)}, or `all`")
+        if len(set(self.relations)) < len(self.relations):
+            raise ValueError(f"`relations` is `{','.join(self.relations)}`, which names one twice; name each once")
         weights = self.relation_weights
         if weights is not None and len(weights) != len(self.relations):
-            raise ValueError(f"{len(self.relations)} relations and {len(weights)} weights; give one weight for each")
+            raise ValueError(
+                f"`relation_weights` has {len(weights)} weights for {len(self.relations)} relations; give one for each"
+            )
         if weights is not None and (min(weights) < 0 or not any(weights)):
             what = "are all 0" if not any(weights) else "are not all 0 or more"
             raise ValueError(
@@ -175,6 +170,23 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
             refuse_both(self, "objective", "pooled", "pooled_weight")
         if (self.task is None) != (self.data is None):
             raise ValueError("`task` and `data` go together; give both or none")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_have_effect(self) -> Self:
+        learned = {term.name for term in self.learned}
+        idle = {
+            "probe_steps": (self.teacher_layer != "auto", "`teacher_layer` `auto`"),
+            "pooled_weight": (self.pooled is None and self.terms is None, "`pooled`"),
+            "temperature": ("logits" not in learned, "`objective` `soft-labels`"),
+        }
+        idle |= {name: (self.task is None, "`task`") for name in type(self).model_fields if name[:9] == "finetune_"}
+        for name, (unused, needed) in idle.items():
+            # Settings that were written out as a whole name the defaults too, which nobody chose.
+            if unused and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"`{name}` is {getattr(self, name)} and changes nothing without {needed}; leave it out"
+                )
         return self
 
     @property

@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from slimformer.artifact.ownership import check_outside
 from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
-from slimformer.methods.output import OutputDirectory, check_writable, is_main
+from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.report.page import check_page
 from slimformer.train.options import StepOptions, TrainingOptions
@@ -122,7 +123,10 @@ class Distill(Method[DistillConfig]):
                 "`--student`"
             )
         if config.report is not None:
+            check_local(config.report, "report")
             check_report(as_path(config.report), config.out)
+            if config.task is not None:
+                check_report(as_path(config.report), self._tuning().out)
 
     def unscored(self) -> str | None:
         """Losses of distillation say little about tasks; the student has to be fine-tuned on one."""
@@ -131,7 +135,9 @@ class Distill(Method[DistillConfig]):
     def phases(self) -> Sequence[Phase]:
         """None come first; a place that is taken for the one that comes last is refused now."""
         if self.config.task is not None:
-            OutputDirectory.of(self._tuning().out).check({}, self.options)
+            tuned = OutputDirectory.of(self._tuning().out)
+            tuned.check_apart(self.config, "teacher", "student")
+            tuned.check({}, self.options)
         return ()
 
     def start(self) -> str:
@@ -219,12 +225,13 @@ class Distill(Method[DistillConfig]):
     def _check_task(self) -> None:
         """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
         from slimformer.inference.door import look_up
+        from slimformer.methods.origin import Pretrained
         from slimformer.methods.task import check_trainable
         from slimformer.tasks import get_task
 
         assert self.config.task is not None
         task = get_task(self.config.task)
-        check_trainable(look_up(cast("str", self.config.teacher)), task, self.accepts)
+        check_trainable(Pretrained(look_up(cast("str", self.config.teacher))), task, self.accepts)
         task.load(self.config.data, ("train", "dev"))
 
 
@@ -232,11 +239,14 @@ def check_report(path: Path, out: str | None) -> None:
     """Refuse, before any work, a report that could not be written, or would lie among the files of the result."""
     if path.is_dir():
         raise ConfigError(f"`--report` is `{path}`, a folder; give a file such as `{path / 'report.html'}`")
-    result = None if out is None else as_path(out).absolute()
-    if result is not None and result in (path.absolute(), *path.absolute().parents):
-        raise ConfigError(
-            f"`--report` is `{path}`, inside the result `{out}`, which holds a model alone; put it beside"
-        )
+    output = OutputDirectory.of(out)
+    places = () if output.path is None else (output.path.resolve(), output.training.path.resolve())
+    for place in places:
+        if place in (path.resolve(), *path.resolve().parents):
+            raise ConfigError(
+                f"`--report` is `{path}`, inside the result `{place}`, which holds a model alone; put it beside"
+            )
+    check_outside(path)
     check_writable(path, "--report")
     check_page(path)
 

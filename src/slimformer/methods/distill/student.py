@@ -5,14 +5,13 @@ What is built is a checkpoint like any other; nothing in it knows of slimformer.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from slimformer.anatomy import Anatomy, family_of
 from slimformer.errors import ConfigError
-from slimformer.models.names import first_sentence
+from slimformer.models.building import build, resize
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from slimformer.anatomy import Block
     from slimformer.methods.distill.config import Start, StudentShape
 
-#: What training keeps of each weight: itself, its gradient and Adam's two moments.
-TRAINED_COPIES = 4
-
 
 def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:
     """Build a student of the teacher's family.
@@ -35,19 +31,7 @@ def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) 
         shape: How large the student is and what it starts from.
         seed: Seed of the random weights.
     """
-    from transformers import set_seed
-
-    build = _builder(teacher, shape)
-    try:
-        with torch.device("meta"):
-            skeleton = build()
-    except (TypeError, ValueError, ArithmeticError, RuntimeError) as error:
-        raise ConfigError(
-            f"a student of this shape cannot be built: {first_sentence(error)}; choose other sizes"
-        ) from error
-    check_memory(skeleton)
-    set_seed(seed)
-    student = build()
+    student = build(_builder(teacher, shape), seed, "student")
     if shape.start != "random":
         copy_weights(teacher, student, shape.start)
     return student
@@ -65,47 +49,10 @@ def _builder(teacher: PreTrainedModel, shape: StudentShape) -> Callable[[], PreT
     raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
 
 
-def check_memory(skeleton: nn.Module) -> None:
-    """Refuse a student that this machine has no memory for; where an accelerator trains it, its weights have to fit.
-
-    Args:
-        skeleton: The student on the meta device.
-    """
-    import psutil
-
-    weights = sum(each.numel() * each.element_size() for each in skeleton.parameters())
-    needed = weights if torch.accelerator.is_available() else weights * TRAINED_COPIES
-    total = psutil.virtual_memory().total
-    if needed > total:
-        raise ConfigError(
-            f"the student has {sum(each.numel() for each in skeleton.parameters()):,} parameters and takes about "
-            f"{needed / 2**30:,.1f} GiB, and this machine has {total / 2**30:,.1f} GiB of memory; give a smaller "
-            "`hidden`, `layers` or `ffn`"
-        )
-
-
 def student_config(teacher: PretrainedConfig, shape: StudentShape) -> PretrainedConfig:
     """The student's config: the teacher's, with other sizes."""
-    family = family_of(teacher.model_type)
-    hidden, heads = shape.hidden or teacher.hidden_size, shape.heads or teacher.num_attention_heads
-    if hidden % heads:
-        fitting = ", ".join(str(number) for number in range(1, hidden + 1) if hidden % number == 0)
-        raise ConfigError(f"`heads` is {heads}, which does not divide `hidden` {hidden}; choose from {fitting}")
-    layers = shape.layers or teacher.num_hidden_layers
-    old_ffn = getattr(teacher, family.ffn_size) or 4 * teacher.hidden_size
-    config = _factorised(teacher, shape, hidden) if shape.embedding is not None else copy.deepcopy(teacher)
-    grouped = getattr(teacher, "num_key_value_heads", None)
-    if grouped is not None:
-        config.num_key_value_heads = max(1, heads * grouped // teacher.num_attention_heads)
-    if getattr(teacher, "head_dim", None) is not None:
-        # In some families heads are wider or narrower than an even share of the hidden states; that stays.
-        config.head_dim = teacher.head_dim * hidden * teacher.num_attention_heads // (heads * teacher.hidden_size)
-    if isinstance(getattr(teacher, "layer_types", None), list):
-        config.layer_types = [teacher.layer_types[index % len(teacher.layer_types)] for index in range(layers)]
-    config.hidden_size, config.num_attention_heads, config.num_hidden_layers = hidden, heads, layers
-    setattr(config, family.ffn_size, shape.ffn or max(1, old_ffn * hidden // teacher.hidden_size))
-    config.architectures = None
-    return config
+    resized = resize(teacher, shape)
+    return resized if shape.embedding is None else _factorised(resized, shape.embedding)
 
 
 def copy_weights(teacher: nn.Module, student: nn.Module, start: Start) -> None:
@@ -199,17 +146,17 @@ def _copy_corner(source: Tensor, target: Tensor) -> None:
     target[corner] = source[corner]
 
 
-def _factorised(teacher: PretrainedConfig, shape: StudentShape, hidden: int) -> Any:
+def _factorised(student: PretrainedConfig, embedding: int) -> Any:
+    """A config of the family that has the same blocks under narrower embeddings."""
     from transformers import AutoConfig
 
-    assert shape.embedding is not None
-    family = family_of(teacher.model_type)
+    family = family_of(student.model_type)
     if family.factorised is None:
         raise ConfigError(f"`{family.name}` has no factorised embeddings; leave `embedding` out")
-    if shape.embedding >= hidden:
-        raise ConfigError(f"`embedding` is {shape.embedding}, not less than `hidden` {hidden}; leave it out")
+    if embedding >= student.hidden_size:
+        raise ConfigError(f"`embedding` is {embedding}, not less than `hidden` {student.hidden_size}; leave it out")
     known = AutoConfig.for_model(family.factorised)
     shared = {
-        name: value for name, value in teacher.to_dict().items() if name in known.to_dict() and name != "model_type"
+        name: value for name, value in student.to_dict().items() if name in known.to_dict() and name != "model_type"
     }
-    return AutoConfig.for_model(family.factorised, **{**shared, "embedding_size": shape.embedding})
+    return AutoConfig.for_model(family.factorised, **{**shared, "embedding_size": embedding})

@@ -5,8 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.elastic.config import ElasticConfig
-from slimformer.methods.task import TaskMethod, TaskResult
+from slimformer.methods.method import Showcase
+from slimformer.methods.origin import Scratch
+from slimformer.methods.sized import SizedMethod, sizes_of_base
+from slimformer.methods.streaming import TASK, open_parts, stream_features
+from slimformer.models import is_causal
+from slimformer.tasks import get_task
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,16 +20,18 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.artifact.storage.elastic import SizesRecord
     from slimformer.artifact.storage.handler import Storage
+    from slimformer.methods.origin import Origin
     from slimformer.sizes import Elastic as Sizes
+    from slimformer.tasks import TaskData
+    from slimformer.tasks.features import Features
     from slimformer.train import Objective, Trained
 
 #: Examples of one forward while activations are measured.
 BATCH = 32
 
 
-class Elastic(TaskMethod[ElasticConfig]):
+class Elastic(SizedMethod[ElasticConfig]):
     """Train one model whose nested sizes all work: any of them, and mixtures of them, can be used or extracted.
 
     Args:
@@ -38,27 +46,81 @@ class Elastic(TaskMethod[ElasticConfig]):
     name = "elastic"
     config_class = ElasticConfig
     accepts = ("plain", "elastic")
+    required = ("out",)
     leaves = "elastic"
+    showcase = Showcase("MiniLM, elastic, size", {"lr": 2e-4}, sizes=("S", "XL"))
+    headless = True
 
-    sizes: Sizes
-    record: SizesRecord
-    measured: dict[str, float]
+    @property
+    def base(self) -> str | None:  # type: ignore[override]
+        """The checkpoint the run starts from; None for new weights."""
+        return self.config.model
+
+    def check(self) -> None:
+        """Refuse what cannot be started from or learned; take the sizes and the order of an elastic base."""
+        super().check()
+        if self.config.corpus is None:
+            self.config.require("task", "data")
+        else:
+            self.config = self.config.model_copy(update={"task": TASK})
+        if self.config.model is None and not self.config.is_new:
+            raise UsageError("`--model` must be given, or `--scratch` and a shape such as `--layers 6` for new weights")
+        if self.config.model is not None:
+            self._adopt(self.config.model)
+        config = self.config
+        if config.output_sizes is not None and not get_task(str(config.task)).kind().embeds:
+            raise ConfigError(
+                f"`output_sizes` is `{config.output_sizes}`, shares of the dimensions of embeddings, and task "
+                f"`{config.task}` has a head; leave it out, or give a task such as `retrieval`"
+            )
+
+    def _adopt(self, base: str) -> None:
+        """Take the sizes and the order of an elastic base; refuse others."""
+        self.record = sizes_of_base(base)
+        if self.record is not None:
+            self.config = self.config.adopting(base, self.record.nested(), self.record.skip)
+
+    def origin(self) -> Origin:
+        """A checkpoint or new weights."""
+        return Scratch(self.config) if self.config.is_new else super().origin()
+
+    def load_data(self, origin: Origin) -> TaskData:
+        """The task's data, or a corpus."""
+        if self.config.corpus is None:
+            return super().load_data(origin)
+        return open_parts(self.config, causal=is_causal(origin.config))
+
+    def training_features(self, length: int | None) -> Features:
+        """The examples of the task, or a stream of the corpus."""
+        if self.config.corpus is None:
+            return super().training_features(length)
+        assert length is not None
+        return stream_features(self.config, self.data, self.processor, length)
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Order the neurons, nest the sizes and say what each step trains."""
-        from slimformer.artifact.storage.elastic import SizesRecord
         from slimformer.methods.elastic.training import ElasticObjective
+
+        config, kind = self.config, self.data.kind
+        self.sizes = self._nest(model)
+        joint = [self.sizes.allocation(size) for size in self.sizes.sizes] if config.training == "joint" else []
+        return ElasticObjective(
+            model, config.distil_weight, config.temperature, kind.items, joint, kind.loss_term, kind.teaching_term
+        )
+
+    def _nest(self, model: PreTrainedModel) -> Sizes:
+        """Give the model the sizes of its base, or those of the settings after its neurons are ordered."""
+        from slimformer.artifact.storage.elastic import SizesRecord
         from slimformer.sizes import ORDERINGS, make_elastic, reorder
 
-        config = self.config
-        sizes = config.nested()
+        if self.record is not None:
+            return self.record.nest(model)
+        sizes, ordering = self.config.nested(), ORDERINGS[self.config.ordering]
         heads = any(size.heads < 1 for size in sizes)
-        ordering = ORDERINGS[config.order]
         order = None if ordering is None else reorder(model, ordering(model, self._calibration()), heads=heads)
-        self.sizes = make_elastic(model, sizes, skip=config.skip)
-        self.record = SizesRecord.of(self.sizes, order)
-        joint = [self.sizes.allocation(size) for size in sizes] if config.training == "joint" else []
-        return ElasticObjective(model, config.distil, config.temperature, self.data.kind.items, joint)
+        elastic = make_elastic(model, sizes, skip=self.config.skip)
+        self.record = SizesRecord.of(elastic, order)
+        return elastic
 
     def train(self, folder: Path) -> Trained:
         """Train; where all sizes share a batch, each gets a part of it."""
@@ -68,12 +130,13 @@ class Elastic(TaskMethod[ElasticConfig]):
         return super().train(folder)
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
-        """Draw the size of each step."""
-        from slimformer.methods.elastic.training import SizeSchedule
+        """Draw the size of each step; where all sizes share a batch, the smallest begins."""
+        from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
 
         config = self.config
         if config.training == "joint":
-            return None
+            assert isinstance(self.objective, ElasticObjective)
+            return self.objective.begin
         return SizeSchedule(
             self.sizes,
             config.chances(len(self.sizes.sizes)),
@@ -90,40 +153,13 @@ class Elastic(TaskMethod[ElasticConfig]):
 
     def finish(self) -> None:
         """Take the sizes off: what is saved is the largest model, and which sizes are nested in it."""
-        from slimformer.sizes import make_plain
-
-        self.sizes.set(self.sizes.largest)
-        self.measured = self._evaluate(self.model)
-        make_plain(self.model)
-
-    def measure(self, trained: Trained) -> dict[str, float]:
-        """Metrics of every size, measured before the sizes were taken off."""
-        self.model.eval()
-        return self.measured
+        self.measure_sizes()
 
     def storage(self) -> Storage:
         """The largest model as a plain checkpoint, the sizes beside it."""
         from slimformer.artifact.storage.elastic import ElasticStorage
 
         return ElasticStorage(self.record)
-
-    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> TaskResult:
-        """What the caller gets: the model with its sizes."""
-        self.record.nest(self.model)
-        return super().result(folder, metrics, trained)
-
-    def _evaluate(self, model: Any) -> dict[str, float]:
-        """Metrics of the largest size under their names, the primary one of each as `accuracy@S`, and its mean."""
-        from slimformer.sizes import Elastic as Sizes
-
-        sizes, primary = Sizes.of(model), self.data.primary_metric
-        by_size = {}
-        for size in sizes.sizes:
-            with sizes.at(size):
-                by_size[size.name] = super()._evaluate(model)
-        *_, largest = by_size.values()
-        named = {f"{primary}@{size}": metrics[primary] for size, metrics in by_size.items()}
-        return {**largest, **named, f"mean {primary}": sum(named.values()) / len(named)}
 
     def _calibration(self) -> Iterator[dict[str, Any]]:
         """Some training examples in batches, without labels."""

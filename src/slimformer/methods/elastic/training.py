@@ -91,6 +91,8 @@ class ElasticObjective:
         temperature: Of its soft labels.
         items: What the task's own loss is a mean over.
         joint: Sizes that take turns over the parts of a batch; none to leave the size to the step.
+        loss: The term that is the task's own loss.
+        teaching: The term by which a size learns what the largest says.
     """
 
     def __init__(
@@ -100,19 +102,27 @@ class ElasticObjective:
         temperature: float = 1.0,
         items: Callable[[Mapping[str, Any]], int] | None = None,
         joint: Sequence[Allocation] = (),
+        loss: str = "labels",
+        teaching: str = "logits",
     ) -> None:
         self.elastic = Elastic.of(model)
         self.joint = tuple(joint)
-        self._calls = 0
+        self._part = 0
         anatomy = Anatomy.of(model)
         models = Models(anatomy, anatomy, items=items)
-        labels = build_terms(parse_terms("labels:1"), models, labelled=True)
-        self._alone = TermObjective(labels, model, {})
+        self._alone = TermObjective(build_terms(parse_terms(loss), models, labelled=True), model, {})
         self._taught = self._alone
         if distil > 0:
             soft = {"logits": {"temperature": temperature}}
-            terms = build_terms(parse_terms(f"labels:1, logits:{distil:g}"), models, soft, labelled=True)
+            terms = build_terms(parse_terms(f"{loss}, {teaching}:{distil:g}"), models, soft, labelled=True)
             self._taught = TermObjective(terms, model, {"teacher": Largest(model)})
+
+    def begin(self, step: int) -> None:
+        """Let a step begin with the smallest size; the last batch of an epoch may have had fewer parts than sizes.
+
+        So the turn needs no checkpoint, as a run is interrupted between steps only.
+        """
+        self._part = 0
 
     def counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """What each mean is over in this batch."""
@@ -121,8 +131,7 @@ class ElasticObjective:
     def __call__(self, model: nn.Module, inputs: Mapping[str, Any], totals: Mapping[str, float] | None = None) -> Loss:
         """The loss of a batch or a part of it."""
         if self.joint:
-            # Parts come in order and a run is interrupted between steps only, so the turn needs no checkpoint.
-            self.elastic.set(self.joint[self._calls % len(self.joint)])
-            self._calls += 1
+            self.elastic.set(self.joint[self._part % len(self.joint)])
+            self._part += 1
         largest = self.elastic.extent.value == self.elastic.extent.full
         return (self._alone if largest else self._taught)(model, inputs, totals)

@@ -21,4 +21,5 @@ class Finetune(TaskMethod[FinetuneConfig]):
 
     name = "finetune"
     config_class = FinetuneConfig
+    headless = True
     showcase = Showcase("MiniLM, fine-tuned")

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from slimformer.config import PositiveNumber, Share, Weight
 from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
-
-Share = Annotated[float, Field(gt=0, lt=1)]
 
 #: What a matrix is called in the settings → its roles in a block's anatomy.
 ROLES = {
@@ -38,15 +37,15 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
 
     # Scores move by about the learning rate per step and have to cross the threshold, hence the higher rate. A weight
     # decay would pull every score towards 0, which lies below the threshold, and so drop weights for no reason.
-    lr: float = Field(2e-3, gt=0, description="Peak learning rate of the scores and of a trained classifier.")
-    weight_decay: float = Field(
-        0.0, ge=0, description="Decoupled weight decay; it pulls scores below the threshold and so drops weights."
+    lr: PositiveNumber = Field(2e-3, description="Peak learning rate of the scores and of a trained classifier.")
+    weight_decay: Weight = Field(
+        0.0, description="Decoupled weight decay; it pulls scores below the threshold and so drops weights."
     )
     initial_sparsity: Share = Field(0.05, description="Share of the weights that is dropped at the start.")
     init: Literal["uniform", "magnitude"] = Field(
         "uniform", description="How scores start: at random, or with the smallest weights dropped."
     )
-    threshold: float = Field(0.01, gt=0, description="Score above which a weight is kept.")
+    threshold: PositiveNumber = Field(0.01, description="Score above which a weight is kept.")
     blocks: str = Field("2-", description="Blocks to mask, counted from 0: `2-`, `1-5` or `0,3,5`.")
     top_down: BlockCount | None = Field(None, description="Mask this many blocks from the top instead of `--blocks`.")
     bottom_up: BlockCount | None = Field(None, description="Mask this many from the bottom instead of `--blocks`.")

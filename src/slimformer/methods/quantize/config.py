@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from slimformer.config import Config, Positive
+from slimformer.config import Config, Positive, PositiveNumber, Temperature, Weight
 from slimformer.errors import RegistryError
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.objectives import TermSpec, parse_terms
@@ -25,7 +25,7 @@ Knowledge = Literal["map+output", "output+map", "map", "output", "mha", "score",
 #: The terms of kinds of knowledge besides soft labels and hidden states; the second of two is weighted by beta.
 SHORTHANDS = {"map": "attention-maps", "output": "attention-output", "mha": "mha", "score": "attention-scores"}
 #: How blocks are named.
-LAYERS = r"all|every-[1-9]\d*|\s*-?\d+\s*(,\s*-?\d+\s*)*"
+LAYERS = r"all|every-[1-9]\d{0,3}|\s*-?\d{1,4}\s*(,\s*-?\d{1,4}\s*)*"
 #: The clip of the published code, for weights and activations.
 REFERENCE_CLIP = 2.5
 #: Bounds between which a clip can be divided by in every float type, and beyond which none is meant.
@@ -100,11 +100,11 @@ class KnowledgeOptions(Config):
     terms: Annotated[str | None, BeforeValidator(read_terms)] = Field(
         None, description="What is learned as a weighted sum, such as `logits:1, hidden[all]:0.5`, instead of `--kd`."
     )
-    beta: float = Field(0.5, ge=0, description="Weight of the second term of `map+output` or `output+map`.")
+    beta: Weight = Field(0.5, description="Weight of the second term of `map+output` or `output+map`.")
     balance: Literal["fixed", "auto"] = Field(
         "fixed", description="`auto` weighs map and output by their gradients while training, without a beta."
     )
-    temperature: float = Field(1.0, gt=0, description="Temperature τ of attention maps, whose loss is taken times τ².")
+    temperature: Temperature = Field(1.0, description="Temperature τ of attention maps, whose loss is taken times τ².")
     distil_layers: str = Field(
         "all", description="Blocks that are distilled: `all`, numbers such as `0,2,5`, or `every-2`, the last included."
     )
@@ -124,7 +124,7 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
     model: str | None = Field(
         None, description="A fine-tuned model: a folder or a Hub name; a bare base is fine-tuned first."
     )
-    lr: float = Field(2e-4, gt=0, description="Peak learning rate.")
+    lr: PositiveNumber = Field(2e-4, description="Peak learning rate.")
     reference: bool = Field(
         False,
         description="Do as the published code: one scale per matrix and per activation tensor, clip 2.5, losses over "
@@ -150,6 +150,11 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
             raise ValueError(
                 f"`granularity` is `{self.granularity}` and `group_size` is `{self.group_size}`; groups, and only "
                 "they, need a size"
+            )
+        if self.activations == "none" and {self.weights, self.embedding or self.weights} == {FLOAT}:
+            raise ValueError(
+                f"`weights` is `{FLOAT}` and `activations` is `none`, so nothing would be quantized; leave out one of "
+                "them"
             )
         if self.store == "small" and not _has_small_layout(self.weights, self.embedding):
             raise ValueError(

@@ -14,18 +14,20 @@ from slimformer.errors import ConfigError
 from slimformer.files import as_path
 from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import head_classes
+from slimformer.methods.elastic.config import ElasticConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Phase, Showcase
 from slimformer.methods.quantize.config import QuantizeConfig
-from slimformer.methods.task import TaskMethod
+from slimformer.methods.sized import SizedMethod, sizes_of_base
 from slimformer.tasks import get_task
 from slimformer.tasks.options import load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.storage.handler import Storage
     from slimformer.inference.door import Source
     from slimformer.methods.quantize.student import Dropout
     from slimformer.train import Objective
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
 TEACHER_LR = 1e-4
 
 
-class Quantize(TaskMethod[QuantizeConfig]):
+class Quantize(SizedMethod[QuantizeConfig]):
     """Train a fine-tuned model on with a few levels per weight, and its float self as teacher.
 
-    What is evaluated is the quantized model: its weights are the levels, its activations are rounded.
+    What is evaluated is the quantized model: its weights are the levels, its activations are rounded. Of an elastic
+    model all sizes are trained, in turns, and kept: the codes of a smaller one are the first of the largest one's.
 
     Args:
         config: The settings; those given by name win over it.
@@ -50,6 +53,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
 
     name = "quantize"
     config_class = QuantizeConfig
+    accepts = ("plain", "elastic")
     leaves = "packed"
     # A step of quantization costs more than one of fine-tuning.
     showcase = Showcase("MiniLM, ternary", {"lr": 2e-4, "max_steps": 100}, start_from="finetune")
@@ -74,10 +78,11 @@ class Quantize(TaskMethod[QuantizeConfig]):
         self._check_skeleton(source)
         folder = self._teacher_folder(task.name)
         self.teacher = str(folder)
+        method, config_class = ("elastic", ElasticConfig) if source.is_nested else ("finetune", FinetuneConfig)
         shared = {name: value for name, value in config.given().items() if name in FinetuneConfig.model_fields}
-        settings = FinetuneConfig.make({**shared, "lr": TEACHER_LR, "out": self.teacher})
+        settings = config_class.make({**shared, "lr": TEACHER_LR, "out": self.teacher})
         note = f"`{config.model}` has no head for task `{task.name}`; it is fine-tuned first, into `{folder}`"
-        return (Phase("finetune", settings, note),)
+        return (Phase(method, settings, note),)
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Keep the float model as teacher, and quantize the numbers of the one that is trained."""
@@ -88,8 +93,32 @@ class Quantize(TaskMethod[QuantizeConfig]):
         self.attention = model.config._attn_implementation
         teacher = None if config.kd == "none" else copy.deepcopy(model)
         quantize_numbers(model, config)
+        self._nest(model)
         self.dropout = [] if config.keeps_dropout else take_dropout(model)
         return None if teacher is None else kd_objective(teacher, model, config, self.data.kind.items)
+
+    def before_step(self, total: int) -> Callable[[int], None] | None:
+        """Draw the size of each step, all alike, where there are several."""
+        if self.record is None:
+            return None
+        from slimformer.methods.elastic.training import SizeSchedule
+
+        count = len(self.sizes.sizes)
+        return SizeSchedule(self.sizes, (1 / count,) * count, self.config.seed)
+
+    @property
+    def chooses_by(self) -> str:
+        """The metric that decides which weights are kept: of several sizes, the mean."""
+        return super().chooses_by if self.record is None else f"mean {self.data.primary_metric}"
+
+    def storage(self) -> Storage | None:
+        """Packed; with the sizes beside it where there are several."""
+        if self.record is None:
+            return None
+        from slimformer.artifact.storage.elastic import ElasticStorage, PackedElasticStorage
+
+        packed = getattr(self.model, "is_quantized", False)
+        return PackedElasticStorage(self.record) if packed else ElasticStorage(self.record)
 
     def finish(self) -> None:
         """Make the model compute with codes, scales and small floats alone, just as they will lie in the file."""
@@ -97,6 +126,7 @@ class Quantize(TaskMethod[QuantizeConfig]):
         from slimformer.artifact.storage.quantizer import adopt
         from slimformer.methods.quantize.student import give_back
         from slimformer.objectives.balance import remove_progress
+        from slimformer.sizes import bake_size
         from slimformer.views import bake, quantized_weights, rounding_of
         from slimformer.views.attention import use_attention
 
@@ -105,10 +135,27 @@ class Quantize(TaskMethod[QuantizeConfig]):
         give_back(self.dropout)
         if rounding_of(model) is None and self.attention is not None:
             use_attention(model, self.attention)  # scores were read from ours while training
+        if self.record is not None:
+            self.sizes.set(self.sizes.largest)
         weights = quantized_weights(model)
-        bake(model)
+        bake(model) if self.record is None else bake_size(model)
         keep_quantized(model, weights, small=self.config.store == "small")
         adopt(model)
+        if self.record is not None:
+            self.sizes = self.record.nest(model)
+            self.measure_sizes()
+
+    def _nest(self, model: PreTrainedModel) -> None:
+        """Put the sizes of an elastic base above the quantized weights; refuse those no teacher compares with."""
+        self.record = sizes_of_base(self.base)
+        if self.record is None:
+            return
+        if self.config.kd != "none" and any(size.heads < 1 or size.depth < 1 for size in self.record.sizes):
+            raise ConfigError(
+                f"sizes of `{self.base}` have fewer heads or blocks, in which they cannot be compared with a teacher "
+                "layer by layer; give `--kd none`"
+            )
+        self.sizes = self.record.nest(model)
 
     def _check_stages(self) -> None:
         """Refuse a first stage that leaves nothing for the second; with epochs, the data tell how long both are."""

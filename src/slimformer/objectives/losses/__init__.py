@@ -1,6 +1,7 @@
 """Losses: pure functions of tensors, one file for each kind of thing they compare."""
 
 from slimformer.objectives.losses.attention import attention_map_loss, attention_score_loss
+from slimformer.objectives.losses.contrastive import contrastive_loss, ranked_pairs_loss
 from slimformer.objectives.losses.cosine import cosine_loss
 from slimformer.objectives.losses.counting import mean_square
 from slimformer.objectives.losses.hidden import hidden_state_loss
@@ -13,9 +14,11 @@ __all__ = [
     "attention_map_loss",
     "attention_score_loss",
     "check_relation_heads",
+    "contrastive_loss",
     "cosine_loss",
     "hidden_state_loss",
     "mean_square",
+    "ranked_pairs_loss",
     "relation_loss",
     "soft_label_loss",
     "soft_multilabel_loss",

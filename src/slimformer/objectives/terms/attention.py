@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from pydantic import Field
 
+from slimformer.config import Temperature
 from slimformer.objectives.losses.attention import attention_map_loss, attention_score_loss
 from slimformer.objectives.recording import Request
 from slimformer.objectives.terms.term import BlockOptions, BlockTerm, Mean, check_heads, count_examples, token_mask
@@ -29,7 +30,7 @@ class AttentionMaps(BlockTerm):
     class Options(BlockOptions):
         """Which blocks, and how sharply."""
 
-        temperature: float = Field(1.0, gt=0, description="τ of the maps, with a factor τ²; 1 is best in the paper.")
+        temperature: Temperature = Field(1.0, description="τ of the maps, with a factor τ²; 1 is best in the paper.")
 
     part = "map"
     head_by_head = True

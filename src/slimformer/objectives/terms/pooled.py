@@ -93,5 +93,7 @@ class Pooled(Term):
         return {self.name: mapped.flatten(-2)}
 
     def compare(self, teacher: Activations, student: Activations, inputs: Mapping[str, Any]) -> Mean:
-        """One minus the cosine."""
-        return self.mean(cosine_loss(teacher[self.name], student[self.name]), inputs)
+        """One minus the cosine; a student that shows only its first dimensions learns those of the teacher."""
+        ways = self.options.pooling.count("+") + 1
+        target, output = (each[self.name].unflatten(-1, (ways, -1)) for each in (teacher, student))
+        return self.mean(cosine_loss(target[..., : output.shape[-1]].flatten(-2), output.flatten(-2)), inputs)

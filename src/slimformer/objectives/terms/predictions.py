@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from slimformer.config import Config
+from slimformer.config import Config, Temperature
 from slimformer.errors import ConfigError
 from slimformer.models import IGNORED
 from slimformer.objectives.losses.counting import mean_square
@@ -37,7 +37,7 @@ class SoftLabels(Term):
     class Options(Config):
         """How soft the labels are."""
 
-        temperature: float = Field(1.0, gt=0, description="Of the soft labels.")
+        temperature: Temperature = Field(1.0, description="Of the soft labels.")
         mean_over_classes: bool = Field(False, description="Divide by the number of classes, as TernaryBERT.")
 
     part = "soft_labels"

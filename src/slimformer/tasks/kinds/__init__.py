@@ -19,6 +19,11 @@ def kind_of(name: str, settings: Mapping[str, Any] | None = None) -> Kind:
     return kind
 
 
+def is_kind(name: str) -> bool:
+    """Whether there is a kind of that name."""
+    return name in KINDS
+
+
 def kind_of_model(architecture: str, config: PretrainedConfig | None = None) -> Kind | None:
     """The kind that a model was trained for, as far as its class and config tell; None where they do not.
 

@@ -28,6 +28,7 @@ class OneLabel(Kind):
 
     metrics = ("accuracy", "f1_macro", "f1_micro", "matthews")
     linear_probe = "classes"
+    chooses = True
 
     def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
         """What the head has to be told."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.models.names import sees_images
-from slimformer.models.sentence import SentenceSettings, normalize, pool
+from slimformer.models.pooling import normalize, pool
+from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text, number
-from slimformer.tasks.features import Features
+from slimformer.tasks.features import Features, PairCollator, StackingCollator, draw_partners, pair
 from slimformer.tasks.kinds.image_classification import ImageKind
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, text_of, texts_in, texts_of
@@ -18,10 +19,11 @@ from slimformer.tasks.metrics import leave_one_out, one_nearest_neighbour, regre
 from slimformer.tasks.splits import Split
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from transformers import PretrainedConfig
 
+    from slimformer.tasks.features import Collator
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example
@@ -31,17 +33,23 @@ SHOWN = 6
 
 
 class Embedding(Kind):
-    """Measuring the embeddings of a bare model; nothing is trained."""
+    """Measuring the embeddings of a bare model, and training them on items that belong together."""
 
     head = "AutoModel"
     embeds = True
     labelled = False
     untrainable = (
-        "has no loss to train with: it measures the embeddings of a bare encoder; train on `classification`, or "
-        "measure with `slimformer evaluate`"
+        "has no head to train: it is about the embeddings of a bare encoder; train them with `slimformer finetune` or "
+        "`slimformer elastic`, or train on `classification`"
     )
     request = 'a text, or {"text": …}'
-    targets = ()
+    #: The term that trains them.
+    term: ClassVar[str] = "contrastive"
+
+    def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings)
+        pooling = "+".join(self.sentence.pooling)
+        self.loss_term, self.teaching_term = f"{self.term}[{pooling}]", f"pooled[{pooling}]"
 
     @classmethod
     def of_model(cls, architecture: str, config: PretrainedConfig | None = None) -> Self | None:
@@ -63,6 +71,15 @@ class Embedding(Kind):
     def config_kwargs(self, labels: Sequence[str] | None) -> dict[str, Any]:
         """Nothing: there is no head."""
         return {}
+
+    def training_features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
+        """Every item together with another of its label, drawn anew each epoch."""
+        labels = [example["label"] for example in split]
+        return draw_partners(self.inputs(split, processor, max_length), labels, seed, split.origins[0][0])
+
+    def collator(self, processor: Any) -> Collator:
+        """Batches of items; those of pairs with all second ones after all first ones."""
+        return PairCollator(super().collator(processor))
 
     def outputs(self, outputs: Arrays, batch: Arrays) -> dict[str, Any]:
         """One vector for each item."""
@@ -151,6 +168,7 @@ class Similarity(Embedding):
     """
 
     name = "similarity"
+    term = "ranked-pairs"
     pipeline_tag = "sentence-similarity"
     metrics = ("spearman", "pearson")
 
@@ -173,6 +191,12 @@ class Similarity(Embedding):
         sides = [Split([{"text": example[side]} for example in split], split.origins) for side in ("text", "text_pair")]
         return Features([item for side in sides for item in self.inputs(side, processor, max_length)])
 
+    def training_features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
+        """Every pair with its number."""
+        items = self.features(split, processor, max_length, seed)
+        halves = zip(items[: len(split)], items[len(split) :], split, strict=True)
+        return Features([pair(first, second, float(example["label"])) for first, second, example in halves])
+
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
     ) -> dict[str, float]:
@@ -193,6 +217,10 @@ class ImageRetrieval(ImageKind, Embedding):
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """Items that read and scale their image when asked for; a bare encoder takes no labels."""
         return self.inputs(split, processor, max_length)
+
+    def collator(self, processor: Any) -> Collator:
+        """Stacks images; those of pairs with all second ones after all first ones."""
+        return PairCollator(StackingCollator())
 
     def score(
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]

@@ -11,7 +11,7 @@ import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
-from slimformer.tasks.features import Features, Inputs, StackingCollator
+from slimformer.tasks.features import Collator, Features, Inputs, StackingCollator
 from slimformer.tasks.images import ImageTransform
 from slimformer.tasks.kinds.classification import OneLabel
 from slimformer.tasks.kinds.kind import Kind, Rename
@@ -66,7 +66,7 @@ class ImageKind(Kind):
         inputs = [{"image": example["image"]} for example in split]
         return Features(inputs, transform=_ToPixels(ImageTransform.of(processor, max_length)))
 
-    def collator(self, processor: Any) -> StackingCollator:
+    def collator(self, processor: Any) -> Collator:
         """Stacks images, which are all of one size."""
         return StackingCollator()
 

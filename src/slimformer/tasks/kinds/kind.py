@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
 from slimformer.errors import DataError
 from slimformer.models import IGNORED
-from slimformer.tasks.columns import Columns, check_columns, given_columns, guess_text, label_names
+from slimformer.tasks.columns import Columns, check_columns, first_present, given_columns, guess_text, label_names
 from slimformer.tasks.features import Collator, Features, padding_collator
 
 if TYPE_CHECKING:
@@ -60,14 +60,19 @@ class Kind(ABC):
     labelled: ClassVar[bool] = True
     #: Whether the outputs of an item exclude each other, so that together they are probabilities.
     exclusive: ClassVar[bool] = True
+    #: Whether `logits` are one number for each class to choose from, so that a model can be more or less sure.
+    chooses: ClassVar[bool] = False
     #: How many labels there have to be.
     least_labels: ClassVar[int] = 2
     #: Whether rows are running text, which is cut and sampled in order.
     in_order: ClassVar[bool] = False
-    #: Why it cannot be trained, as the rest of a sentence that begins with the task; None where it can.
+    #: Why a method that needs a head cannot train it, as the rest of a sentence that begins with the task.
     untrainable: ClassVar[str | None] = None
     #: Whether the head is that of pretraining, which fits whatever the text is and goes by several names.
     pretraining: ClassVar[bool] = False
+    #: Terms of an objective, with their options: the task's own loss, and learning what another model answers.
+    loss_term: str = "labels"
+    teaching_term: str = "logits"
     #: Whether only a decoder can do it.
     needs_decoder: ClassVar[bool] = False
     #: Whether the outputs are embeddings of the model without a head.
@@ -152,7 +157,7 @@ class Kind(ABC):
     def columns(self, rows: SplitRows, text: str | Sequence[str] | None, label: str | None) -> Columns:
         """Which columns to read: those given, those of the layout, or those there is no doubt about."""
         layout = rows.layout
-        label_column = label or (_present(layout.label, rows) if layout else self.guess_label(rows))
+        label_column = label or (first_present(layout.label, rows) if layout else self.guess_label(rows))
         if label_column is not None:
             check_columns([label_column], rows, "choose with label_column")
         texts = given_columns(text, rows.columns) or (layout.text if layout else self.guess_text(rows, label_column))
@@ -202,6 +207,10 @@ class Kind(ABC):
     @abstractmethod
     def features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
         """The inputs of a split."""
+
+    def training_features(self, split: Split, processor: Any, max_length: int, seed: int) -> Features:
+        """The inputs of a split that is trained on."""
+        return self.features(split, processor, max_length, seed)
 
     def collator(self, processor: Any) -> Collator:
         """What makes batches of inputs."""
@@ -289,10 +298,3 @@ def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> 
         values = kind.choices[name]
         if values is not None and value not in values:
             raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")
-
-
-def _present(names: str | tuple[str, ...] | None, rows: SplitRows) -> str | None:
-    """The first of the names a layout knows a column by that the file has."""
-    if names is None or isinstance(names, str):
-        return names
-    return next((name for name in names if name in rows.columns), names[0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, padding_collator
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
@@ -242,8 +242,12 @@ def _answers(row: Row, value: Any, identity: str) -> tuple[list[str], list[int]]
             f"{row.at()}: answers of question `{identity}` read `{str(value)[:60]}`; "
             'give {"text": [...], "answer_start": [...]}, with empty lists for no answer'
         )
+    if not all(isinstance(each, list | tuple) for each in value.values()):
+        raise DataError(
+            f"{row.at()}: answers of question `{identity}` read `{describe(value)}`; give lists of texts and starts"
+        )
     texts, starts = list(value["text"]), list(value["answer_start"])
-    if len(texts) != len(starts) or not all(isinstance(start, int) and start >= 0 for start in starts):
+    if len(texts) != len(starts) or not all(type(start) is int and start >= 0 for start in starts):
         raise DataError(
             f"{row.at()}: question `{identity}` has {len(texts)} answers but starts `{starts}`; give each its start"
         )

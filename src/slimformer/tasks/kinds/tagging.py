@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
 from slimformer.models import IGNORED
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
@@ -67,14 +67,20 @@ class Tagging(Kind):
         for column, values in ((columns.text[0], tokens), (columns.label, tags)):
             if not isinstance(values, list) or not values:
                 raise DataError(
-                    f"{row.at()}: column `{column}` holds `{values}`; give a list with an entry for each word"
+                    f"{row.at()}: column `{column}` holds `{describe(values)}`; give a list with an entry for each word"
                 )
         if len(tokens) != len(tags):
             raise DataError(f"{row.at()}: {len(tokens)} words but {len(tags)} tags; give every word its tag")
         names = [rename(label_text(tag, row, columns.label)) for tag in tags]
         if self.settings.get("iob1"):
             names = iob2(names)
-        return [{"tokens": [str(token) for token in tokens], "tags": names}]
+        for token in tokens:
+            if not isinstance(token, str):
+                raise DataError(
+                    f"{row.at()}: column `{columns.text[0]}` holds `{describe(token)}` where a word is expected; "
+                    "mend the row or remove it"
+                )
+        return [{"tokens": list(tokens), "tags": names}]
 
     def labels_of(self, example: Example) -> Iterable[Any]:
         """The tags of the sentence."""

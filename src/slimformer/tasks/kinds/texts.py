@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
+from slimformer.tasks.columns import shows_nothing
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedTokenizerBase
 
     from slimformer.tasks.columns import Columns
     from slimformer.tasks.kinds.kind import Kind
     from slimformer.tasks.readers import Row
     from slimformer.tasks.splits import Example, Split
+
+
+#: Characters of a text; tokenising more takes minutes, and mostly a quote was not closed.
+MOST_CHARACTERS = 2**20
 
 
 class IncompleteRowError(DataError):
@@ -27,10 +34,15 @@ def text_of(row: Row, column: str) -> str:
     value = row.values.get(column)
     if not isinstance(value, str):
         raise IncompleteRowError(
-            f"{row.at()}: column `{column}` holds `{value}` and no text; mend the row or remove it"
+            f"{row.at()}: column `{column}` holds `{describe(value)}` and no text; mend the row or remove it"
         )
-    if not value.strip():
+    if shows_nothing(value):
         raise IncompleteRowError(f"{row.at()}: the text in column `{column}` is empty; mend the row or remove it")
+    if len(value) > MOST_CHARACTERS:
+        raise DataError(
+            f"{row.at()}: the text in column `{column}` has {len(value):,} characters, more than {MOST_CHARACTERS:,}; "
+            "cut it, or close the quote before it"
+        )
     return value.strip()
 
 
@@ -38,6 +50,9 @@ def texts_of(row: Row, columns: Columns) -> Example:
     """`text`, and `text_pair` when there are two columns that are not to be joined."""
     if columns.join_text:
         return {"text": " ".join(text_of(row, column) for column in columns.text)}
+    if len(columns.text) > 2:
+        listed = ", ".join(f"`{column}`" for column in columns.text)
+        raise DataError(f"text_column names {listed}, and a model takes one text or a pair; name two at most")
     names = ("text", "text_pair")
     return {name: text_of(row, column) for name, column in zip(names, columns.text, strict=False)}
 
@@ -56,8 +71,12 @@ def texts_in(kind: Kind, request: Any) -> Example:
     for name, text in example.items():
         if not isinstance(text, str):
             raise kind.unfit(request)
-        if not text.strip():
+        if shows_nothing(text):
             raise DataError(f"the {name} of a request is empty; give {kind.request}")
+        if len(text) > MOST_CHARACTERS:
+            raise DataError(
+                f"the {name} of a request has {len(text):,} characters, more than {MOST_CHARACTERS:,}; cut it"
+            )
     return example
 
 
@@ -96,3 +115,10 @@ def check_length(tokenizer: PreTrainedTokenizerBase, max_length: int, least: int
         )
     if max_length < least:
         raise DataError(f"max_length `{max_length}` leaves no room for text; give at least {least}")
+
+
+def texts_of_example(kind: Kind, example: Example) -> Iterator[str]:
+    """All texts that a model reads of an example: those a request has, word by word where it has words, and choices."""
+    for name in (*kind.fields, "choices"):
+        value = example.get(name, ())
+        yield from (value,) if isinstance(value, str) else value

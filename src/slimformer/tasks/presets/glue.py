@@ -111,7 +111,7 @@ STSB_SIMILARITY = replace(
     STSB,
     name="stsb-similarity",
     kind="similarity",
-    summary="similarity of sentences by their embeddings, without training",
+    summary="similarity of sentences by their embeddings",
     metrics=("spearman", "pearson"),
 )
 MNLI = Preset(

@@ -39,7 +39,7 @@ def read_conll(path: Path, *, token: int = 0, tag: int = -1) -> Table:
             if fields[0].startswith("-DOCSTART-"):
                 continue
             first, width = width is None, width or len(fields)
-            _check_width(path, number, fields, width, tag)
+            _check_fields(path, number, fields, width, tag)
             if first:
                 _refuse_header(path, number, fields[token], fields[tag])
             tokens.append(fields[token])
@@ -94,11 +94,16 @@ def _refuse_header(path: Path, number: int, word: str, tag: str) -> None:
         )
 
 
-def _check_width(path: Path, number: int, fields: list[str], width: int, tag: int) -> None:
+def _check_fields(path: Path, number: int, fields: list[str], width: int, tag: int) -> None:
     if len(fields) != width or width < 2:
         raise DataError(
             f"`{path}` line {number} has {len(fields)} columns where {max(width, 2)} are expected; "
             "write a word and its tag a line, and a blank line after each sentence"
+        )
+    if not -width <= tag < width:
+        raise DataError(
+            f"`{path}` line {number} has {width} columns, and label_column is `{tag}`; give a number from 0 to "
+            f"{width - 1}"
         )
     if not fields[tag].strip():
         raise DataError(f"`{path}` line {number}: word `{fields[0]}` has an empty tag; write its tag, or O")

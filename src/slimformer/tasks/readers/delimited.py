@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError, shorten
-from slimformer.files import CsvRows
+from slimformer.files import CsvRows, csv_reason, why_one_column
 from slimformer.tasks.readers.table import Row, Table, read_lines, stream_lines
 
 if TYPE_CHECKING:
@@ -40,18 +40,17 @@ def read_delimited(
     """
     records = (_quoted_records if quoted else _bare_records)(path, delimiter, encoding)
     names = list(columns) if columns is not None else _header(path, next(records, (1, [""]))[1])
-    rows = []
+    rows: list[Row] = []
     for line, fields in records:
+        if not rows and columns is None and (reason := why_one_column(names, fields, delimiter)):
+            raise DataError(f"`{path}` {reason}")
         if len(fields) != len(names):
             if skip_ragged:
                 continue
             raise DataError(_ragged(path, line, fields, names, delimiter if quoted else None))
         rows.append(Row(dict(zip(names, fields, strict=True)), str(path), line))
     if not rows and columns is None:
-        raise DataError(
-            f"`{path}` holds no rows: its only line, `{shorten(delimiter.join(names), 60)}`, is taken for the names of "
-            "columns; give a header and at least one record below it"
-        )
+        raise DataError(f"`{path}` {_why_no_rows(delimiter.join(names))}")
     return Table(str(path), tuple(names), rows)
 
 
@@ -72,7 +71,7 @@ def _quoted_records(path: Path, delimiter: str, encoding: str) -> Iterator[Recor
             begins = reader.line_num + 1
     except csv.Error as error:
         raise DataError(
-            f"`{path}` line {begins} is not valid CSV: {error}; "
+            f"`{path}` line {begins} is not valid CSV: {csv_reason(error)}; "
             'enclose the field in double quotes and write a quote inside it as ""'
         ) from error
 
@@ -83,6 +82,15 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
     if twice:
         raise DataError(f"`{path}` line 1 names column `{twice[0]}` twice; give every column its own name")
     return names
+
+
+def _why_no_rows(line: str) -> str:
+    if "\r" in line:
+        return "ends its lines with carriage returns alone; convert the file, for example with: tr '\\r' '\\n'"
+    return (
+        f"holds no rows: its only line, `{shorten(line, 60)}`, is taken for the names of columns; give a header and at "
+        "least one record below it"
+    )
 
 
 def _ragged(path: Path, line: int, fields: Sequence[str], names: Sequence[str], quotable: str | None) -> str:

@@ -73,6 +73,10 @@ def read_idx_array(path: Path, dimensions: int) -> NDArray[np.uint8]:
     if len(content) < begin:
         raise DataError(f"`{path}` ends inside its header; copy it again")
     shape = struct.unpack(f">{dimensions}I", content[4:begin])
+    if not all(shape):
+        raise DataError(
+            f"`{path}` holds nothing: its header promises {' x '.join(map(str, shape))} values; copy it again"
+        )
     expected = begin + math.prod(shape)
     if len(content) != expected:
         raise DataError(f"`{path}` has {len(content)} bytes where its header promises {expected}; copy it again")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MOST_BYTES, MOST_PIXELS = 2**28, 2**26
 #: Filters of warnings belong to the whole process.
 _PILLOW = threading.Lock()
+#: Pillow's names of the formats of these; others, such as PostScript, it hands over to programs of the system.
+FORMATS = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -99,7 +101,9 @@ class ImageFile:
         try:
             with _PILLOW, warnings.catch_warnings():
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                image = Image.open(io.BytesIO(content))
+                Image.init()
+                known = [each for each in FORMATS if each in Image.OPEN]
+                image = Image.open(io.BytesIO(content), formats=known)
         except Image.DecompressionBombError as error:
             size = re.search(r"\d+", str(error))
             raise self._too_large(int(size[0]) if size else MOST_PIXELS) from error
@@ -151,7 +155,8 @@ def _zip_names(root: Path) -> list[str]:
     try:
         names = _opened_zip(str(root)).namelist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        raise DataError(f"`{root}` is not a zip file that can be read: {error}; copy it again") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"`{root}` is not a zip file that can be read: {reason}; copy it again") from error
     return sorted(name for name in names if is_image_name(name))
 
 
@@ -174,4 +179,9 @@ def _table(name: str, images: Iterable[tuple[str, ImageFile]]) -> Table:
     for number, (label, image) in enumerate(images, start=1):
         image.check()
         rows.append(Row({"image": image, "label": label}, str(image), number))
+    if not rows:
+        raise DataError(
+            f"`{name}` holds no images in folders of their classes; put them into `{name}/<class>/`, in files that end "
+            f"in one of: {', '.join(sorted(IMAGE_SUFFIXES))}"
+        )
     return Table(name, ("image", "label"), rows)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
 from slimformer.files import JsonError, parse_json
 from slimformer.tasks.readers.table import Row, Table, read_lines
 
@@ -34,7 +34,7 @@ def read_jsonl(path: Path) -> Table:
 
 def _row(path: Path, number: int, line: str) -> Row:
     try:
-        value = parse_json(line)
+        value = parse_json(line, repeats=False)
     except JsonError as error:
         raise DataError(f"`{path}` line {number} is not valid JSON: {error}; write one object a line") from error
     return Row(_checked(path, number, value), str(path), number)
@@ -42,7 +42,7 @@ def _row(path: Path, number: int, line: str) -> Row:
 
 def _array(path: Path, text: str) -> list[Row]:
     try:
-        values = parse_json(text)
+        values = parse_json(text, repeats=False)
     except JsonError as error:
         raise DataError(f"`{path}` line {error.line} is not valid JSON: {error}; mend the array") from error
     return [Row(_checked(path, number, value), str(path), number) for number, value in enumerate(values, start=1)]
@@ -51,7 +51,7 @@ def _array(path: Path, text: str) -> list[Row]:
 def _checked(path: Path, number: int, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(
-            f"`{path}` line {number} holds a {type(value).__name__}, not an object; "
+            f"`{path}` line {number} holds `{describe(value)}`, not an object; "
             'write one object a line, such as {"text": "...", "label": "..."}'
         )
     return value

@@ -40,8 +40,9 @@ def _questions(path: Path, articles: list[Any]) -> Iterator[dict[str, Any]]:
                 for question in paragraph["qas"]:
                     yield _question(question, paragraph["context"], article.get("title") or f"article {number}")
         except (KeyError, TypeError, AttributeError) as error:
+            what = f"`{error.args[0]}` is missing" if isinstance(error, KeyError) else "a part of it is of another kind"
             raise DataError(
-                f"`{path}` article {number} is not in SQuAD's layout: {error} is missing or of the wrong kind; "
+                f"`{path}` article {number} is not in SQuAD's layout: {what}; "
                 "it needs paragraphs, context, qas, id, question and answers"
             ) from error
 

@@ -129,7 +129,7 @@ def stream_lines(path: Path, encoding: str = "utf-8", *, newline: str = "") -> I
             raise DataError(f"`{path}` {reason}")
         stream.seek(len(_MARK) if start.startswith(_MARK) else 0)
         try:
-            for number, line in enumerate(io.TextIOWrapper(stream, encoding, newline=newline), start=1):
+            for number, line in enumerate(_whole_lines(path, stream, encoding, newline), start=1):
                 if number > MOST_ROWS:
                     refuse_large(str(path), 0, number)
                 blank = blank and not line.strip()
@@ -138,6 +138,24 @@ def stream_lines(path: Path, encoding: str = "utf-8", *, newline: str = "") -> I
             raise DataError(_not_text(path, encoding)) from error
     if blank:
         raise DataError(f"`{path}` holds only blank space; give a file with at least one record")
+
+
+def _whole_lines(path: Path, stream: BinaryIO, encoding: str, newline: str) -> Iterator[str]:
+    """The lines of a stream; a NUL, which no text holds, ends them before what follows it fills the memory."""
+    text = io.TextIOWrapper(stream, encoding, newline=newline)
+    number, pieces = 1, []
+    while piece := text.readline(_CHUNK):
+        if "\0" in piece:
+            raise DataError(
+                f"`{path}` line {number} holds a NUL byte, which no text does; the file is cut, or is no text: "
+                "copy it again"
+            )
+        pieces.append(piece)
+        if len(piece) < _CHUNK or piece.endswith("\n"):
+            yield "".join(pieces)
+            number, pieces = number + 1, []
+    if pieces:
+        yield "".join(pieces)
 
 
 def _not_text(path: Path, encoding: str) -> str:
