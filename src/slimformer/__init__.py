@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from slimformer.anatomy import Anatomy
     from slimformer.artifact import load, save, verify
+    from slimformer.inference.extraction import extract
     from slimformer.taps import Taps, run_until
 
 __version__ = "0.1.0"
@@ -40,6 +41,7 @@ __all__ = [
     "artifact",
     "corpus",
     "errors",
+    "extract",
     "integrations",
     "load",
     "models",
@@ -72,6 +74,7 @@ _SUBMODULES = frozenset(
 _NAMES = {
     "Anatomy": "slimformer.anatomy",
     "Taps": "slimformer.taps",
+    "extract": "slimformer.inference.extraction",
     "load": "slimformer.artifact",
     "run_until": "slimformer.taps",
     "save": "slimformer.artifact",

@@ -5,23 +5,62 @@ A field's description is written once and serves as help of the command line and
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from slimformer.errors import ConfigError, UsageError, describe
-from slimformer.files import HALF, as_path, read_limited
+from slimformer.errors import ConfigError, UsageError, describe, visible
+from slimformer.files import HALF, START, as_path, conversion, read_limited, texts_in, why_no_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import yaml
+
 #: More of anything that is counted is a slip of the hand, and overflows what libraries count in.
 MOST = 2**31 - 1
 #: A count of which there is at least one.
 Positive = Annotated[int, Field(ge=1, le=MOST)]
+#: Rates, weights and thresholds beyond these vanish in float32, or their products do not fit into it.
+LEAST, LARGEST = 1e-12, 1e12
+#: Temperatures beyond these leave one class, or all of them alike.
+COLDEST, HOTTEST = 1e-3, 1e3
+#: A share nearer to 0 or 1 than that is none of any matrix.
+LEAST_SHARE = 1e-6
+
+
+def _check_magnitude(value: float) -> float:
+    if not LEAST <= value <= LARGEST:
+        raise ValueError(f"give {LEAST:g} to {LARGEST:g}")
+    return value
+
+
+def _check_temperature(value: float) -> float:
+    if not COLDEST <= value <= HOTTEST:
+        raise ValueError(f"give {COLDEST:g} to {HOTTEST:g}")
+    return value
+
+
+def _check_share(value: float) -> float:
+    if not LEAST_SHARE <= value <= 1 - LEAST_SHARE:
+        raise ValueError(f"give {LEAST_SHARE:g} to {1 - LEAST_SHARE:g}")
+    return value
+
+
+#: A learning rate, or another number above 0 that tensors are multiplied by.
+PositiveNumber = Annotated[float, Field(gt=0), AfterValidator(_check_magnitude)]
+#: A weight in a sum, which may be 0.
+Weight = Annotated[float, Field(ge=0, le=LARGEST)]
+#: What logits are divided by.
+Temperature = Annotated[float, Field(gt=0), AfterValidator(_check_temperature)]
+#: A part of something, neither none of it nor all.
+Share = Annotated[float, Field(gt=0, lt=1), AfterValidator(_check_share)]
+#: Passes over data.
+Epochs = Annotated[float, Field(gt=0, le=1e6)]
 #: More threads than that help on no machine that has fewer cores.
 _MOST_THREADS = 64
 #: Settings take a few hundred bytes; more than so many, and more values than so many, are no settings.
@@ -32,7 +71,7 @@ def check_threads(count: int) -> int:
     """A number of threads that this machine can start; else a `ValueError`."""
     cores = os.cpu_count() or 1
     most = max(_MOST_THREADS, cores)
-    if not 1 <= count <= most:
+    if type(count) is not int or not 1 <= count <= most:
         raise ValueError(f"this machine has {cores} cores; give 1 to {most}")
     return count
 
@@ -42,7 +81,7 @@ Threads = Annotated[int, AfterValidator(check_threads)]
 
 def check_count(flag: str, count: int) -> int:
     """A number that something is counted by, such as the examples of a batch; else a `UsageError`."""
-    if not 1 <= count <= MOST:
+    if type(count) is not int or not 1 <= count <= MOST:
         raise UsageError(f"`--{flag}` is `{describe(count)}`; give 1 or more, {MOST} at most")
     return count
 
@@ -51,6 +90,19 @@ class Config(BaseModel):
     """Base of all settings: unknown keys and impossible values are errors that name key and value."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _texts_say_something(cls, values: Any) -> Any:
+        for key, value in values.items() if isinstance(values, dict) else ():
+            for text in texts_in(value):
+                # A run that is recorded could not be written down; bytes of a path that are no UTF-8 come as halves.
+                if HALF.search(text):
+                    raise ValueError(f"`{visible(str(key))}` is `{visible(text)}`, which is not UTF-8; rename it")
+                # As a variable of the shell that was not set is given.
+                if not text:
+                    raise ValueError(f"`{visible(str(key))}` is ``; give a value, or leave it out")
+        return values
 
     @classmethod
     def make(cls, values: Mapping[str, Any], source: str = "") -> Self:
@@ -64,9 +116,6 @@ class Config(BaseModel):
             key.replace("-", "_"): str(value) if isinstance(value, PurePath) else value for key, value in values.items()
         }
         for key, value in plain.items():
-            # A run that is recorded could not be written down; bytes of a path that are no UTF-8 come as halves too.
-            if isinstance(value, str) and HALF.search(value):
-                raise ConfigError(f"{source}`{key}` is `{value}`, which is not UTF-8; rename it")
             field = cls.model_fields.get(key)
             if isinstance(value, bool) and field is not None and not _takes_bool(field.annotation):
                 raise ConfigError(f"{source}`{key}` is `{value}`; give a number or a text, in quotes if need be")
@@ -108,7 +157,11 @@ def explain(error: ValidationError, config: type[BaseModel], *, flags: bool = Fa
     if flags and name:
         name = f"--{name.replace('_', '-')}"
     if first["type"] == "extra_forbidden":
-        return f"there is no setting `{name}`; known: {', '.join(sorted(config.model_fields))}"
+        near = difflib.get_close_matches(name, config.model_fields, n=1)
+        meant = f" (do you mean `{near[0]}`?)" if near else ""
+        return f"there is no setting `{name}`{meant}; known: {', '.join(sorted(config.model_fields))}"
+    if first["type"] == "string_type":
+        return f"`{name}` is `{describe(first['input'])}`: should be a text, in quotes if need be"
     message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not name:
         return message
@@ -119,17 +172,22 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = _parse_yaml(read_limited(path, _YAML_BYTES).decode())
+        stored = read_limited(path, _YAML_BYTES)
+        reason = why_no_text(stored[:START])
+        if reason is not None:
+            raise ConfigError(f"`{path}` {reason}")
+        content = _parse_yaml(stored.decode())
     except FileNotFoundError:
         raise ConfigError(f"no config file at `{path}`; check the path") from None
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}; give a YAML file of settings") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"`{path}` cannot be read: {error}; give a YAML file in UTF-8") from error
+        byte = f"byte `0x{error.object[error.start]:02x}` at position {error.start + 1}"
+        raise ConfigError(f"`{path}` cannot be read: {byte} is not UTF-8; {conversion('latin1')}") from error
     except RecursionError:
         raise ConfigError(f"`{path}` is nested too deeply; write one `setting: value` per line") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"`{path}` is not valid YAML: {' '.join(str(error).split())}; mend it") from error
+        raise ConfigError(f"`{path}` is not valid YAML: {_where(error)}; mend it") from error
     except ValueError as error:  # also of dates that are none, and of numbers of thousands of digits
         raise ConfigError(f"`{path}` cannot be read: {error}; mend it") from error
     if content is None:
@@ -137,6 +195,14 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"`{path}` holds a {type(content).__name__}; write one `setting: value` per line")
     return {str(key): value for key, value in content.items()}
+
+
+def _where(error: yaml.YAMLError) -> str:
+    """What a parser of YAML stopped at and in which line, without the lines it quotes."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or not problem:
+        return " ".join(str(error).split())
+    return f"{problem.removeprefix('but ')} in line {mark.line + 1}"
 
 
 def _parse_yaml(text: str) -> Any:

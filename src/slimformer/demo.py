@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +21,7 @@ from slimformer import __version__
 from slimformer.artifact.layout import is_litter
 from slimformer.artifact.staging import write_file
 from slimformer.errors import DataError, TrainingError
-from slimformer.files import CsvRows
+from slimformer.files import CsvRows, read_limited
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.method import RunOptions, losses_in
@@ -110,10 +112,11 @@ class Demo:
 
         In a folder of its own the demo replaces what an earlier one left as it was written; elsewhere nothing.
         """
-        mine = (self.folder / MARK).is_file()
+        mine, mark = False, json.dumps({"slimformer": __version__}).encode()
+        with suppress(OSError):  # another file of this name is somebody's
+            mine = read_limited(self.folder / MARK, 1000).startswith(mark[:14])
         there = [] if mine or not self.folder.is_dir() else sorted(path.name for path in self.folder.iterdir())
-        others = [name for name in there if not is_litter(name)]
-        if others:
+        if others := [name for name in there if not is_litter(name)]:
             raise TrainingError(
                 f"`{self.folder}` holds `{others[0]}`, which no demo made, so it is left alone; choose another `--out`"
             )
@@ -123,7 +126,7 @@ class Demo:
             OutputDirectory(path).check({}, RunOptions(resume=True, overwrite=True))
         if not mine:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_file(self.folder / MARK, json.dumps({"slimformer": __version__}).encode())
+            write_file(self.folder / MARK, mark)
 
     def material(self, method: type[Method[Any]]) -> dict[str, Any]:
         """What a method learns from: the labelled reviews, or their texts alone."""
@@ -131,23 +134,24 @@ class Demo:
             return {"data": str(self.data)}
         return {"corpus": [str(self.data / "train.jsonl")], "text_column": "text", "task": None}
 
-    def add(self, name: str, result: RunResult, before: float = 0.0) -> None:
+    def add(self, name: str, result: RunResult, before: float = 0.0, size: str | None = None) -> None:
         """Measure a result and add its row.
 
         Args:
             name: What to call it.
             result: The result.
             before: Seconds that were spent on what it started from.
+            size: Which of its nested sizes; None for the whole.
         """
         assert result.folder is not None
-        accuracy = result.metrics.get("accuracy")
+        accuracy = result.metrics.get("accuracy" if size is None else f"accuracy@{size}")
         if accuracy is None:
             options = TaskOptions.make({"task": self.settings["task"], "data": str(self.data)})
             accuracy = evaluate_on_task(result.folder, options)["metrics"]["accuracy"]
-        cost = bench(result.folder, [(1, 32)], seconds=1.0)
+        cost = bench(result.folder, [(1, 32)], seconds=1.0, size=size)
         self.rows.append(
             Row(
-                name,
+                name if size is None else f"{name} {size}",
                 accuracy,
                 cost["bytes"],
                 cost["parameters"],
@@ -206,8 +210,9 @@ def read_reviews() -> dict[str, list[str]]:
 def write_reviews(folder: Path, reviews: dict[str, list[str]]) -> None:
     """Write reviews as train.jsonl and dev.jsonl; other files of these names stay, and are an error."""
     contents = {folder / f"{split}.jsonl": "".join(f"{line}\n" for line in lines) for split, lines in reviews.items()}
+    check_writable(folder / "train.jsonl", "--out")
     for path, content in contents.items():
-        if path.exists() and not (path.is_file() and path.read_bytes() == content.encode()):
+        if os.path.lexists(path) and not (path.is_file() and path.read_bytes() == content.encode()):
             raise DataError(f"`{path}` does not hold the demo's reviews; move it away, or choose another `--out`")
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
@@ -230,7 +235,8 @@ def _show(demo: Demo, name: str) -> None:
     if showcase.finetune is not None:
         tuned = {"model": str(out), **demo.settings, **showcase.finetune, "data": str(demo.data)}
         result, before = _run(demo, "finetune", out.with_name(f"{name}-finetuned"), tuned), learned.seconds
-    demo.add(showcase.title, result, before)
+    for size in showcase.sizes or (None,):
+        demo.add(showcase.title, result, before, size)
     if any("loss" in entry for entry in learned.log):
         demo.figures.append(_curves(name, learned))
 
@@ -243,28 +249,23 @@ def _run(demo: Demo, name: str, out: Path, settings: dict[str, Any]) -> RunResul
     known = {key: value for key, value in settings.items() if key in method.config_class.model_fields}
     config = method.config_class.make({**known, "out": str(out)})
     if not demo.quiet:
-        sys.stderr.write(f"{_title(name)}\n")  # lines of progress tell steps, not what is trained
+        sys.stderr.write(f"{METHODS.help(name).rstrip('.')}\n")  # lines of progress tell steps, not what is trained
     return run(method, config, RunOptions(overwrite=True, quiet=demo.quiet))
-
-
-def _title(name: str) -> str:
-    """What a method does, as a heading."""
-    return METHODS.help(name).rstrip(".")
 
 
 def _curves(name: str, result: RunResult) -> Figure:
     """The losses of a run over its steps, and what it reached on dev."""
     losses = [entry for entry in result.log if "loss" in entry]
     scores = [entry for entry in result.log if "eval_accuracy" in entry]
-    panels = [(term, [Series(term, _steps(losses), [e[term] for e in losses])]) for term in losses_in(losses[0])]
+    panels = [(term, _series(term, losses, term)) for term in losses_in(losses[0])]
     if scores:
-        panels.append(("accuracy on dev", [Series("dev", _steps(scores), [e["eval_accuracy"] for e in scores])]))
+        panels.append(("accuracy on dev", _series("dev", scores, "eval_accuracy")))
     kept = f"The weights of step {result.kept_step}, the best on dev, were kept." if scores else ""
-    return Figure(_title(name), curves(panels, x_label="optimizer step"), caption=kept)
+    return Figure(METHODS.help(name).rstrip("."), curves(panels, x_label="optimizer step"), caption=kept)
 
 
-def _steps(entries: list[dict[str, float]]) -> list[float]:
-    return [entry["step"] for entry in entries]
+def _series(name: str, entries: list[dict[str, float]], value: str) -> list[Series]:
+    return [Series(name, [entry["step"] for entry in entries], [entry[value] for entry in entries])]
 
 
 def _page(demo: Demo, counts: dict[str, int], seconds: float) -> Page:
@@ -276,7 +277,8 @@ def _page(demo: Demo, counts: dict[str, int], seconds: float) -> Page:
         COLUMNS,
         [row.cells() for row in demo.rows],
         note=f"Accuracy on the {counts['dev']:,} dev reviews; latency is the median for one review of 32 tokens, "
-        f"CPU threads: {torch.get_num_threads()}. A mask comes on top of its base, which all tasks share.",
+        f"CPU threads: {torch.get_num_threads()}. A mask comes on top of its base, which all tasks share; "
+        "the sizes of an elastic model lie in one file, and the bytes are those that a size alone would take.",
     )
     facts = Facts(
         "How it was made",

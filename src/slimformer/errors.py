@@ -44,7 +44,7 @@ def describe(value: object) -> str:
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother = 3, 60, 60
     try:
-        return shorten(short.repr(value))
+        return shorten(" ".join(short.repr(value).split()))
     except ValueError:  # an integer of thousands of digits
         return f"a very long {type(value).__name__}"
 

@@ -14,14 +14,15 @@ import os
 import re
 import stat
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
-from slimformer.errors import PathError, describe
+from slimformer.errors import PathError, describe, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: How the names of files of records end → how the records are written.
 TABLES: dict[str, Literal["jsonl", "csv", "tsv", "parquet"]] = {
@@ -36,20 +37,18 @@ TABLES: dict[str, Literal["jsonl", "csv", "tsv", "parquet"]] = {
 HALF = re.compile("[\ud800-\udfff]")
 _HALF_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 #: What a path may lead to besides files.
-_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
-    (stat.S_ISDIR, "folder"),
-    (stat.S_ISFIFO, "pipe"),
-    (stat.S_ISSOCK, "socket"),
-)
+_KINDS = {"folder": stat.S_ISDIR, "pipe": stat.S_ISFIFO, "socket": stat.S_ISSOCK}
 
 
 def as_path(name: str | Path) -> Path:
     """The path a user names, with `~` replaced; nothing need be there, but something could be."""
+    if not isinstance(name, str | Path):
+        raise PathError(f"`{describe(name)}` is no path; give a text or a `pathlib.Path`")
     if not str(name):  # to Python it is the current folder, to a user a variable that was not set
         raise PathError("a path is empty; give one, such as `.` for the current folder")
     try:
         path = Path(name).expanduser()
-        path.lstat()
+        path.stat()  # through links: a loop of them leads to nothing
     except RuntimeError:
         raise PathError(f"`{name}` begins with a user whose home is not known; write the path without `~`") from None
     except ValueError as error:
@@ -70,7 +69,7 @@ def open_file(path: Path) -> BinaryIO:
     if stat.S_ISREG(mode):
         return os.fdopen(handle, "rb")
     os.close(handle)
-    kind = next((kind for test, kind in _KINDS if test(mode)), "device")
+    kind = next((kind for kind, test in _KINDS.items() if test(mode)), "device")
     raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
 
 
@@ -111,7 +110,14 @@ _BEGINNINGS = (
     (b"\x1f\x8b", "a gzip file"),
     (b"\x89PNG\r\n", "a picture"),
     (b"\xff\xd8\xff", "a picture"),
+    (b"GIF8", "a picture"),
     (b"SQLite format 3", "a database"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Excel or Word document"),
+    (b"\x93NUMPY", "a NumPy file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\x28\xb5\x2f\xfd", "a zstd file"),
+    (b"\xfd7zXZ\x00", "an xz file"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z file"),
 )
 #: Bytes by which a file is known.
 START = 256
@@ -144,16 +150,28 @@ class JsonError(ValueError):
         self.line = line
 
 
-def parse_json(text: str | bytes, *, halves: bool = False) -> Any:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; of a key that stands there twice Python would keep the last value without a word."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise JsonError(f"key `{describe(twice)}` stands there twice")
+    return value
+
+
+def parse_json(text: str | bytes, *, halves: bool = False, repeats: bool = True) -> Any:
     """Parse JSON; whatever is wrong with it is a `JsonError`.
 
     Args:
         text: The JSON.
         halves: Whether texts may hold halves of characters, because the caller replaces them.
+        repeats: Whether an object may hold a key twice.
     """
     try:
         content = text if isinstance(text, str) else text.decode()
-        value = json.loads(content)
+        value = json.loads(content, object_pairs_hook=None if repeats else _without_repeats)
+    except JsonError:
+        raise
     except json.JSONDecodeError as error:
         raise JsonError(f"{error.msg} at character {error.colno}", error.lineno) from None
     except UnicodeDecodeError as error:
@@ -172,6 +190,29 @@ def parse_json(text: str | bytes, *, halves: bool = False) -> Any:
 def read_json(path: Path, limit: int) -> Any:
     """What a JSON file holds; one of more than `limit` bytes is an `OSError`, any other fault a `JsonError`."""
     return parse_json(read_limited(path, limit))
+
+
+#: What stands between the fields of tables, and what it is called.
+DELIMITERS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "vertical bars"}
+
+
+def why_one_column(header: Sequence[str], record: Sequence[str], delimiter: str) -> str | None:
+    """Why a table has one column: header and first record are several fields, parted by something else."""
+    if len(header) != 1 or len(record) != 1:
+        return None
+    for other, name in DELIMITERS.items():
+        if other != delimiter and header[0].count(other) == record[0].count(other) > 0:
+            return (
+                f"parts its fields by {name} where {DELIMITERS[delimiter]} are expected, line 1 reads "
+                f"`{shorten(header[0], 60)}`; write .csv files with commas and .tsv files with tabs"
+            )
+    return None
+
+
+def csv_reason(error: csv.Error) -> str:
+    """Why a table cannot be read."""
+    text = str(error)
+    return "a field in double quotes is not closed" if text == "unexpected end of data" else text
 
 
 def texts_in(value: Any) -> Iterator[str]:

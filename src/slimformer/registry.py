@@ -153,7 +153,11 @@ METHODS: Registry[Any] = Registry(
 COMMANDS: Registry[Any] = Registry(
     "command",
     {
-        "merge": ("slimformer.cli.merge:merge_mask", "Turn a mask and its base into a plain checkpoint."),
+        "merge": ("slimformer.cli.artifacts:merge_mask", "Turn a mask and its base into a plain checkpoint."),
+        "extract": (
+            "slimformer.cli.artifacts:extract_size",
+            "Write one size of an elastic model, or the largest within a budget, as a model of its own.",
+        ),
         "export": ("slimformer.cli.export:export_model", "Write a model as an ONNX file, and compare the two."),
         "evaluate": (
             "slimformer.cli.evaluate:evaluate_model",
@@ -163,16 +167,23 @@ COMMANDS: Registry[Any] = Registry(
             "slimformer.cli.predict:predict_requests",
             "Answer texts with a model: labels, numbers, tags, spans, vectors or text.",
         ),
+        "route": (
+            "slimformer.cli.route:make_route",
+            "Say which size of an elastic model answers which request, by confidence or latency.",
+        ),
         "bench": (
             "slimformer.cli.bench:bench_models",
             "Measure size, memory, latency and throughput of models, on random inputs.",
         ),
-        "verify": ("slimformer.cli.verify:verify_artifact", "Check that an artifact is whole and answers as recorded."),
+        "verify": (
+            "slimformer.cli.artifacts:verify_artifact",
+            "Check that an artifact is whole and answers as recorded.",
+        ),
         "inspect": (
             "slimformer.cli.inspect:inspect_model",
             "Show what a model is made of, with parameters and bytes; no weights are loaded.",
         ),
-        "demo": ("slimformer.cli.demo:demo", "Try the methods on a real model in a few minutes, offline."),
+        "demo": ("slimformer.cli.methods:demo", "Try the methods on a real model in a few minutes, offline."),
     },
 )
 
@@ -195,6 +206,8 @@ TERMS: Registry[Any] = Registry(
         "mlm": ("slimformer.objectives.terms.language:MaskedTokens", "masked language modelling"),
         "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
+        "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
+        "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),
     },
 )
 
@@ -216,7 +229,15 @@ STORAGE: Registry[Any] = Registry(
     "storage",
     {
         "mask": ("slimformer.artifact.storage.mask:MaskStorage", "One bit per masked weight, on a base."),
+        "packed-elastic": (
+            "slimformer.artifact.storage.elastic:PackedElasticStorage",
+            "Several codes to a byte, with the sizes nested in them.",
+        ),
         "packed": ("slimformer.artifact.storage.packed:PackedStorage", "Several codes to a byte."),
+        "per-block": (
+            "slimformer.artifact.storage.per_block:PerBlockStorage",
+            "A model whose blocks have widths of their own.",
+        ),
         "elastic": ("slimformer.artifact.storage.elastic:ElasticStorage", "A plain model with the sizes nested in it."),
         "plain": ("slimformer.artifact.storage.plain:PlainStorage", "What `save_pretrained` writes."),
     },

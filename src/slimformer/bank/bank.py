@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
-
-import torch
 
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
@@ -16,14 +15,17 @@ from slimformer.artifact.storage.merging import merge
 from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask
-from slimformer.errors import ArtifactError
+from slimformer.config import check_count
+from slimformer.errors import ArtifactError, ConfigError, DataError, describe
 from slimformer.files import as_path
-from slimformer.inference.door import open_model
+from slimformer.inference.door import look_up, open_model
+from slimformer.models.settings import as_device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+    import torch
     from torch import nn
     from transformers import PreTrainedModel
 
@@ -66,8 +68,10 @@ class MaskBank:
         cast_base: bool = False,
         check: bool = True,
     ) -> None:
+        if type(memory_limit) is not int or memory_limit < 0:
+            raise ConfigError(f"`memory_limit` is `{describe(memory_limit)}`; give a number of bytes, 0 or more")
         self.memory_limit = memory_limit
-        self.device = torch.device(device or "cpu")
+        self.device = as_device(device)
         self.cast_base = cast_base
         self.check = check
         self.current: str | None = None
@@ -87,6 +91,8 @@ class MaskBank:
     def add(self, name: str, folder: str | Path) -> None:
         """Add the mask of a folder under a name; a mask for another base is refused."""
         path = as_path(folder)
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"a task of the bank is to be called `{describe(name)}`; give it a name")
         with self._lock:
             self._refuse_known(name)
             if self._base is None:
@@ -160,6 +166,9 @@ class MaskBank:
             }
 
     def _answer(self, requests: Mapping[str, Sequence[Any]], batch_size: int, *, raw: bool) -> dict[str, list[Any]]:
+        check_count("batch-size", batch_size)
+        if not isinstance(requests, Mapping):
+            raise DataError(f"the requests are `{describe(requests)}`; give an object from a task to its requests")
         with self._lock:
             tasks = {name: self._task(name) for name in requests}
             ready = {name: self._ready[name].model for name in requests if name in self._ready}
@@ -171,14 +180,16 @@ class MaskBank:
             raise ArtifactError(f"the bank has a task `{name}` already; remove it first, or give another name")
 
     def _task(self, name: str) -> BankTask:
-        if name not in self._tasks:
+        if not isinstance(name, str) or name not in self._tasks:
             known = ", ".join(f"`{each}`" for each in self._tasks) or "none"
-            raise ArtifactError(f"the bank has no task `{name}`; it has {known}")
+            raise ArtifactError(f"the bank has no task `{describe(name)}`; it has {known}")
         return self._tasks[name]
 
     def _load_base(self, base: str | Path) -> None:
+        source = look_up(base)
+        source.require(("plain",))  # as of every mask's base
         self.source = str(base)
-        model: nn.Module = open_model(base, processor=False, dtype="float32", check=self.check).model
+        model: nn.Module = open_model(source, processor=False, dtype="float32", check=self.check).model
         self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
 

@@ -28,7 +28,7 @@ from slimformer.bank.sharing import Sealed, SharedBase, put, showing
 from slimformer.errors import ArtifactError
 from slimformer.formats.drawn import draw
 from slimformer.inference.codec import TaskCodec
-from slimformer.models.loading import processor_class
+from slimformer.models.processors import processor_class
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 
 from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
-from slimformer.cli.failing import check_surroundings, fail, hint_of, in_our_words
+from slimformer.cli.failing import Ended, check_surroundings, ending, fail, fail_unexpectedly, in_our_words
 from slimformer.errors import SlimformerError, UsageError
 from slimformer.models.trust import trusting
 from slimformer.registry import COMMANDS, METHODS
@@ -47,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     by_flags = not any(token.startswith("--config") for token in tokens)
     try:
         check_surroundings()
-        with trusting(trust):
+        with trusting(trust), ending():
             build_app()(tokens or ["--help"], exit_on_error=False, print_error=False)
     except CycloptsError as error:
         command = (
@@ -55,14 +56,14 @@ def main(arguments: list[str] | None = None) -> None:
         )
         fail(in_our_words(error), 2, debug, hint=f"; `{command} --help` lists what there is")
     except SlimformerError as error:
-        fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags)
-    except KeyboardInterrupt:
+        fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags, values=tokens[1:])
+    except KeyboardInterrupt as error:
         hint = "; the same command with `--resume` goes on where it was" if tokens and tokens[0] in METHODS else ""
         sys.stderr.write(f"interrupted{hint}\n")
-        sys.exit(130)
+        sys.exit(128 + (error.number if isinstance(error, Ended) else signal.SIGINT))
     except BrokenPipeError:
         # The reader of our output has gone; leave quietly, as `head` expects.
         sys.stderr.close()
         sys.exit(1)
     except Exception as error:
-        fail(error, 1, debug, hint=hint_of(error))
+        fail_unexpectedly(error, debug)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import ConfigFile, Json, Quiet, SizeFlags, print_json, print_line, print_notes
+from slimformer.cli.output import ConfigFile, Json, Quiet, RouteFlags, print_json, print_line, print_notes
+from slimformer.errors import UsageError
 from slimformer.tasks.options import TaskOptions
 
 
@@ -17,7 +18,10 @@ def evaluate_model(
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     split: str = "dev",
     batch_size: int = 32,
-    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
+    lm_eval: str | None = None,
+    lm_eval_data: str | None = None,
+    few_shot: int | None = None,
+    flags: Annotated[RouteFlags, Parameter(name="*")] = RouteFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -28,10 +32,23 @@ def evaluate_model(
         artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task.
         split: Which split: train, dev or test.
         batch_size: Items per forward; changes speed and memory only.
+        lm_eval: Tasks of lm-evaluation-harness for a decoder, joined by commas, in place of `--task` and `--data`.
+        lm_eval_data: Folder with their data, `TASK.jsonl` or `TASK/SPLIT.jsonl`, and with task files of your own;
+            without it the harness downloads what it needs.
+        few_shot: Examples before each question of these tasks; by default as many as the task says.
     """
+    if lm_eval is not None:
+        _evaluate_with_harness(artifact, lm_eval, lm_eval_data, few_shot, options, batch_size, flags, as_json)
+        return
+    for flag, value in (("lm-eval-data", lm_eval_data), ("few-shot", few_shot)):
+        if value is not None:
+            raise UsageError(f"`--{flag}` is `{value}` without `--lm-eval`; name tasks of the harness, or leave it out")
     from slimformer.inference.evaluation import evaluate_on_task
+    from slimformer.inference.routing import evaluate_routed
 
-    result = evaluate_on_task(artifact, TaskOptions.read(config, options.given()), split, batch_size, **asdict(flags))
+    measure = evaluate_on_task if flags.route is None else evaluate_routed
+    loading = {name: value for name, value in asdict(flags).items() if value is not None}
+    result = measure(artifact, TaskOptions.read(config, options.given()), split, batch_size, **loading)
     if not quiet:
         print_notes(result["notes"])
     if as_json:
@@ -39,3 +56,48 @@ def evaluate_model(
     else:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in result["metrics"].items())
         print_line(f"{artifact} on {result['task']}/{split}, {result['examples']} examples: {metrics}")
+        if "route" in result:
+            print_line(routed_line(result["route"]))
+
+
+def _evaluate_with_harness(
+    artifact: str,
+    tasks: str,
+    data: str | None,
+    few_shot: int | None,
+    options: TaskOptions,
+    batch_size: int,
+    flags: RouteFlags,
+    as_json: bool,
+) -> None:
+    from slimformer.integrations.lm_eval import evaluate_with_harness
+
+    names = [name.strip() for name in tasks.split(",")]
+    others = [name for name in options.given() if name != "limit"]
+    if others or flags.route is not None or not all(names):
+        what = "an empty name is" if not all(names) else f"`--{(others or ['route'])[0].replace('_', '-')}` is"
+        raise UsageError(f"{what} given with `--lm-eval`; name tasks joined by commas, and leave out all but `--limit`")
+    if few_shot is not None and few_shot < 0:
+        raise UsageError(f"`--few-shot` is `{few_shot}`; give 0 or more")
+    loading = {name: value for name, value in asdict(flags).items() if name != "route"}
+    result = evaluate_with_harness(
+        artifact, names, data=data, limit=options.limit, few_shot=few_shot, batch_size=batch_size, **loading
+    )
+    if as_json:
+        print_json(result)
+        return
+    for task, metrics in result["tasks"].items():
+        line = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        print_line(f"{artifact} on {task}, {result['examples'][task]} examples: {line}")
+
+
+def routed_line(route: dict[str, Any]) -> str:
+    """Which sizes answered and, of a cascade, what that gained."""
+    line = "answered by " + ", ".join(f"{size} {share:.1%}" for size, share in route["shares"].items())
+    if "compute" not in route:
+        return line
+    low, high = route["interval"]
+    return (
+        f"{line}; {route['compute']:.3f} of the largest size's FLOPs, where random routing is right in "
+        f"{route['random_accuracy']:.4f}: {route['difference']:+.4f} (95 % interval {low:+.4f} to {high:+.4f})"
+    )

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import human_bytes, print_json, print_table
+from slimformer.cli.output import Size, human_bytes, print_json, print_table
 
 if TYPE_CHECKING:
     from slimformer.anatomy import Anatomy, Census
 
 
-def inspect_model(model: str, *, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
+def inspect_model(
+    model: str,
+    *,
+    size: Size = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
     """Show what a model is made of, with parameters and bytes per part. No weights are loaded.
 
     Args:
@@ -20,10 +25,9 @@ def inspect_model(model: str, *, as_json: Annotated[bool, Parameter(name="--json
         as_json: Print one JSON object instead of a table.
     """
     from slimformer.anatomy import Anatomy, Census
-    from slimformer.models import load_skeleton
+    from slimformer.inference.door import open_skeleton
 
-    skeleton = load_skeleton(model)
-    anatomy = Anatomy.of(skeleton)
+    anatomy = Anatomy.of(open_skeleton(model, size))
     census = Census.of(anatomy)
     summary = _summary(model, anatomy, census)
     if as_json:
@@ -33,7 +37,8 @@ def inspect_model(model: str, *, as_json: Annotated[bool, Parameter(name="--json
 
 
 def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:
-    block = anatomy.blocks[0]
+    block = max(anatomy.blocks, key=lambda block: block.heads)
+    widths = [block.ffn_width for block in anatomy.blocks]
     return {
         "model": model,
         "family": anatomy.family.name,
@@ -43,7 +48,8 @@ def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:
         "heads": block.heads,
         "key_value_heads": block.key_value_heads,
         "head_width": block.head_width,
-        "ffn_width": block.ffn_width,
+        "ffn_width": max(widths),
+        "ffn_widths": widths,
         "gated": block.gate is not None,
         "dtype": str(next(anatomy.model.parameters()).dtype).removeprefix("torch."),
         "packed": _layouts(anatomy),
@@ -62,7 +68,7 @@ def _print(summary: dict[str, Any]) -> None:
         f"hidden {summary['hidden']}",
         f"{summary['heads']} heads of {summary['head_width']}",
         *([f"{summary['key_value_heads']} key-value heads"] if grouped else []),
-        f"{'gated ' if summary['gated'] else ''}ffn {summary['ffn_width']}",
+        f"{'gated ' if summary['gated'] else ''}ffn {', '.join(map(str, dict.fromkeys(summary['ffn_widths'])))}",
         f"{summary['dtype']} in memory, {', '.join(summary['packed'])} in the file"
         if summary["packed"]
         else summary["dtype"],
@@ -78,8 +84,10 @@ def _print(summary: dict[str, Any]) -> None:
 
 def _layouts(anatomy: Anatomy) -> list[str]:
     """How the weights of a packed checkpoint lie in its file; empty for any other."""
+    from slimformer.artifact.storage.quantizer import METHOD, PackedConfig
+
     described = getattr(anatomy.config, "quantization_config", None) or {}
-    return list(described.get("layouts", []))
+    return PackedConfig(**described).layouts if described.get("quant_method") == METHOD else []
 
 
 def _share(part: dict[str, Any], summary: dict[str, Any]) -> str:

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -89,30 +88,49 @@ class BaseFlags:
     ] = False
 
 
+Check = Annotated[
+    bool,
+    Parameter(
+        name="--check",
+        help="Compare answers with those recorded at saving; `--no-check` skips this and nothing else, sums are "
+        "always compared.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class LoadFlags(BaseFlags):
     """The flags of every command that loads a model to use it; each is an argument of the function it calls."""
 
-    check: Annotated[
-        bool,
-        Parameter(
-            name="--check",
-            help="Compare answers with those recorded at saving; `--no-check` skips this and nothing else, sums are "
-            "always compared.",
-        ),
-    ] = True
+    check: Check = True
+
+
+Size = Annotated[
+    str | None,
+    Parameter(
+        name="--size",
+        help="Size of an elastic model: a name such as `S`, a share such as 0.25, or one for each block joined by "
+        "commas, 0 for a block that is skipped; by default the largest.",
+    ),
+]
 
 
 @dataclass(frozen=True)
 class SizeFlags(LoadFlags):
     """The same for commands that can use one size of an elastic model."""
 
-    size: Annotated[
+    size: Size = None
+
+
+@dataclass(frozen=True)
+class RouteFlags(SizeFlags):
+    """The same for commands that can choose a size for each request."""
+
+    route: Annotated[
         str | None,
         Parameter(
-            name="--size",
-            help="Size of an elastic model: a name such as `S`, a share such as 0.25, or one for each block joined by "
-            "commas, 0 for a block that is skipped; by default the largest.",
+            name="--route",
+            help="File of `slimformer route`, which chooses a size of an elastic model for each request.",
         ),
     ] = None
 
@@ -124,6 +142,4 @@ Resume = Annotated[
     Parameter(name="--resume", negative="", help="Go on with an unfinished run, or start it if there is none."),
 ]
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative="", help="Replace a result that is there.")]
-ConfigFile = Annotated[
-    Path | None, Parameter(name="--config", help="YAML file with settings; flags given besides win.")
-]
+ConfigFile = Annotated[str | None, Parameter(name="--config", help="YAML file with settings; flags given besides win.")]

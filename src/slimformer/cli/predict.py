@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import SizeFlags
+from slimformer.cli.output import RouteFlags
 from slimformer.errors import DataError, UsageError, presentable, visible
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ def predict_requests(
     batch_size: int = 32,
     max_length: int | None = None,
     max_new_tokens: int | None = None,
+    draft: str | None = None,
     task: str | None = None,
-    flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[RouteFlags, Parameter(name="*")] = RouteFlags(),  # noqa: B008 (frozen)
     as_json: JsonLines = False,
 ) -> None:
     """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.
@@ -43,6 +44,8 @@ def predict_requests(
         batch_size: Requests per forward; changes speed and memory only.
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most; 64 by default.
+        draft: Size of an elastic decoder, smaller than the one in use, that drafts the text, which the other verifies;
+            changes speed only.
         task: What the model is to do instead of what it was made for, such as `retrieval` for vectors.
     """
     from slimformer.inference.pipeline import open_pipeline
@@ -59,6 +62,7 @@ def predict_requests(
             **asdict(flags),
             max_length=max_length,
             max_new_tokens=max_new_tokens,
+            draft=draft,
             batch_size=batch_size,
         )
         live = file == STDIN

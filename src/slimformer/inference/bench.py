@@ -17,15 +17,20 @@ import torch
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.storage.handler import storage_of
-from slimformer.config import check_threads
-from slimformer.errors import ConfigError, UsageError
+from slimformer.config import MOST, check_count, check_threads
+from slimformer.errors import ConfigError, UsageError, describe
 from slimformer.inference.door import open_model
+from slimformer.models.settings import as_device
 from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
+
+
+#: A day: more for one shape is a slip of the hand.
+MOST_SECONDS = 86_400
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ def bench(
         `bytes` on disk, `parameters`, `peak_memory_bytes` the process grew by while loading and running,
         and for each shape latency and throughput; the first shape's also at the top level.
     """
+    _check_asked(shapes, seconds, warm_up)
+    place = as_device(device)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(before if threads is None else check_threads(threads))
@@ -90,8 +97,8 @@ def bench(
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
             opened = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False)
-            loaded = _place(opened.model, device or "cpu")
-            shapes = _possible(loaded, shapes)
+            loaded: nn.Module = opened.model.to(place)  # type: ignore[arg-type]
+            shapes = possible_shapes(loaded, shapes)
             timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         return {
             "model": str(model),
@@ -105,6 +112,21 @@ def bench(
         }
     finally:
         torch.set_num_threads(before)
+
+
+def _check_asked(shapes: list[tuple[int, int]], seconds: float, warm_up: int) -> None:
+    """Refuse, before a model is opened, what cannot be timed."""
+    if not isinstance(shapes, list | tuple) or not shapes:
+        raise UsageError(f"`shapes` is `{describe(shapes)}`; give pairs of batch size and length, at least one")
+    for shape in shapes:
+        if not isinstance(shape, list | tuple) or len(shape) != 2:
+            raise UsageError(f"`shapes` has `{describe(shape)}`; give pairs of batch size and length")
+        check_count("batch", shape[0])
+        check_count("length", shape[1])
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MOST_SECONDS:
+        raise UsageError(f"`--seconds` is `{describe(seconds)}`; give 0 to {MOST_SECONDS}")
+    if type(warm_up) is not int or not 0 <= warm_up <= MOST:
+        raise UsageError(f"`warm_up` is `{describe(warm_up)}`; give a number of runs, 0 or more")
 
 
 def _timed(model: nn.Module, batch: int, length: int, seconds: float, warm_up: int) -> Timing:
@@ -191,16 +213,7 @@ def _give_back() -> None:
             trim(0)
 
 
-def _place(model: nn.Module, device: str) -> nn.Module:
-    if device.partition(":")[0] == "meta":
-        raise ConfigError("`--device` is `meta`, where nothing is computed; leave it out for the CPU")
-    try:
-        return model.to(device)
-    except (AssertionError, RuntimeError) as error:  # PyTorch built without the device asserts
-        raise ConfigError(f"`--device` is `{device}`, which is not available here; leave it out for the CPU") from error
-
-
-def _possible(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def possible_shapes(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The shapes a model takes: an image has one length only, and a text at most the model's positions."""
     anatomy = Anatomy.of(model)
     config: Any = anatomy.config

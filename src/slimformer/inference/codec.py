@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from slimformer import models
-from slimformer.errors import ArtifactError, ConfigError, DataError, describe
+from slimformer.artifact.task import check_task, recorded_kind, recorded_preset
+from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import HALF, texts_in
-from slimformer.tasks import get_task, known
-from slimformer.tasks.columns import label_names, ways_to_read
-from slimformer.tasks.kinds import kind_of
+from slimformer.tasks.columns import ways_to_read
 from slimformer.tasks.splits import Split
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from slimformer.inference.runners import Array
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Answer, Kind
-    from slimformer.tasks.preset import Preset
 
 #: Where a request without a file and a line comes from.
 ORIGIN = "request"
@@ -81,14 +81,9 @@ class TaskCodec:
             processor: Its tokenizer or image processor.
             config: The model's config.
         """
+        check_task(task, config)
         preset = recorded_preset(task)
         kind = recorded_kind(task).for_model(causal=models.is_causal(config))
-        if not (kind.embeds or kind.pretraining or kind.head_fits(config, task.labels)):
-            raise ArtifactError(
-                f"by its manifest the artifact is for `{task.kind}` with the labels {describe(task.labels)}, by its "
-                f"config it has {config.num_labels} outputs, {describe(label_names(config))} (problem type "
-                f"`{config.problem_type}`); copy the artifact again"
-            )
         if kind.new_tokens:
             return cls.generating(kind, processor, longest(kind, config, processor, None))
         recorded = task.settings.get("max_length")
@@ -120,6 +115,10 @@ class TaskCodec:
         Args:
             requests: What is asked, bare or as `TaskRequest`.
         """
+        if isinstance(requests, str | bytes | Mapping) or not isinstance(requests, Iterable):
+            raise DataError(
+                f"the requests are `{describe(requests)}`, a {type(requests).__name__}; give a list of them"
+            )
         asked = [
             request if isinstance(request, TaskRequest) else TaskRequest(request, line=number)
             for number, request in enumerate(requests, start=1)
@@ -156,6 +155,12 @@ class TaskCodec:
 
     def decode(self, encoded: Encoded, outputs: Mapping[str, Array]) -> list[Answer]:
         """Turn outputs, in the order of the inputs, into answers."""
+        for name, values in outputs.items():
+            if values.dtype.kind == "f" and np.isnan(values).any():
+                raise DataError(
+                    f"the model gives nan in its `{name}`; its weights, its config or what prepares its inputs are "
+                    "broken, copy the model again"
+                )
         return self.kind.decode(encoded.split, encoded.features, outputs, self.labels, self.processor)
 
 
@@ -171,17 +176,6 @@ def recorded_length(kind: Kind) -> int | None:
     """Tokens that a sentence encoder says it reads."""
     sentence = kind.settings.get("sentence")
     return None if sentence is None else sentence.max_length
-
-
-def recorded_preset(task: TaskRecord) -> Preset | None:
-    """The task of an artifact, if it is known here: somebody's own preset need not be."""
-    return get_task(task.name).preset if task.name in known() else None
-
-
-def recorded_kind(task: TaskRecord) -> Kind:
-    """What the model of an artifact has to do."""
-    preset = recorded_preset(task)
-    return kind_of(task.kind, preset.settings if preset is not None and preset.kind == task.kind else {})
 
 
 def recorded_columns(task: TaskRecord) -> tuple[str, ...]:

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import models
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest, load_checked
+from slimformer.artifact.manifest import read_manifest
+from slimformer.artifact.storage.elastic import nest_sizes
+from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, CheckpointError, SizeError
 from slimformer.files import as_path
+from slimformer.models.settings import as_dtype
+from slimformer.models.widths import described_widths
 from slimformer.registry import STORAGE
-from slimformer.sizes import extract, is_elastic, make_plain
+from slimformer.sizes import Elastic, extract, is_elastic, make_plain
+from slimformer.tasks.images import check_image_size
+from slimformer.views import restore_output
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,9 +59,16 @@ class Source:
     def storage(self) -> str:
         """How the weights lie in the folder: a name in `registry.STORAGE`."""
         stored = "plain" if self.manifest is None else self.manifest.model.storage
+        if stored != "plain" or getattr(self.config, "quantization_config", None) is None:
+            return stored
         # Rounded activations alone need slimformer too, and format 1 did not tell.
-        quantized = getattr(self.config, "quantization_config", None) is not None
-        return "packed" if stored == "plain" and quantized else stored
+        return "packed" if described_widths(self.config) is None else "per-block"
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether several sizes are nested in it."""
+        nested: bool = STORAGE.get(self.storage).nested
+        return nested
 
     def require(self, accepted: Sequence[str]) -> None:
         """Refuse a model whose weights are stored in a way that a method cannot start from."""
@@ -98,6 +112,22 @@ def look_up(name: str | Path) -> Source:
     return source
 
 
+def open_skeleton(name: str | Path, size: str | None = None) -> PreTrainedModel:
+    """A model on the meta device: every shape and type, no memory and no weights.
+
+    Args:
+        name: An alias, a folder, a Hub name or an artifact.
+        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
+    """
+    skeleton = models.load_skeleton(name)
+    if size is None:
+        return skeleton
+    if not is_artifact(name) or not STORAGE.get(read_manifest(name).model.storage).nested:
+        raise _one_size_only(str(name), size)
+    nest_sizes(as_path(name), skeleton)
+    return cast("PreTrainedModel", extract(skeleton, size))
+
+
 def open_model(
     name: str | Path | Source,
     *,
@@ -106,6 +136,7 @@ def open_model(
     cast_base: bool = False,
     check: bool = True,
     size: str | None = None,
+    keep_sizes: bool = False,
     processor: bool = True,
     dtype: str | None = None,
     trust_remote_code: bool = False,
@@ -120,32 +151,35 @@ def open_model(
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
+        keep_sizes: Whether the other sizes are needed too, to be used from the same weights.
         processor: Whether the tokenizer or image processor is needed.
         dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
             a plain checkpoint is loaded as float32.
         trust_remote_code: Run code that the model brings or refers to.
     """
+    kind = as_dtype(dtype)
     with models.trusting(trust_remote_code):
         source = name if isinstance(name, Source) else look_up(name)
         if source.manifest is not None:
             loaded, _ = load_checked(  # `look_up` has compared the sums
                 as_path(source.name),
                 source.manifest,
-                dtype=None if dtype == "stored" else dtype,
+                dtype=kind,
                 base=base,
                 cast_base=cast_base,
                 check=check,
             )
-            return _opened(source, loaded, processor, size)
+            return _opened(source, loaded, processor, size, keep_sizes)
         if base is not None:
             raise ArtifactError(
                 f"a base was given, `{base}`, but `{source.name}` is no mask and needs none; leave it out"
             )
+        refuse_cast(source.name, cast_base)
         _refuse_size(source, size)
         return _open_checkpoint(source, model_class, processor, dtype)
 
 
-def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None) -> OpenModel:
+def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None, keep_sizes: bool) -> OpenModel:
     if processor and loaded.processor is None:
         raise ArtifactError(
             f"artifact `{source.name}` has no tokenizer or image processor; save it again with its processor"
@@ -153,21 +187,32 @@ def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None) -
     if not is_elastic(loaded.model):
         _refuse_size(source, size)
         return OpenModel(source, loaded.model, loaded.processor)
-    model: Any = make_plain(loaded.model) if size is None else extract(loaded.model, size)
+    model: Any = loaded.model
+    if keep_sizes:
+        Elastic.of(model).set(Elastic.of(model).largest if size is None else size)
+    else:
+        model = make_plain(model) if size is None else extract(model, size)
     return OpenModel(source, model, loaded.processor)
 
 
 def _refuse_size(source: Source, size: str | None) -> None:
     if size is not None:
-        raise SizeError(f"`--size` is `{size}`, and `{source.name}` has one size only; leave it out")
+        raise _one_size_only(source.name, size)
+
+
+def _one_size_only(name: str, size: str) -> SizeError:
+    return SizeError(f"`--size` is `{size}`, and `{name}` has one size only; leave it out")
 
 
 def _open_checkpoint(source: Source, model_class: Any, processor: bool, dtype: str | None) -> OpenModel:
     reader = models.load_processor(source.name) if processor else None
+    if reader is not None and models.sees_images(source.config):
+        check_image_size(reader, source.config, source.name)
     model_class = model_class or models.stored_class(source.config, source.name)
     model = models.load_model(source.name, model_class, whole=True).eval()
+    restore_output(model)
     if dtype is not None:
-        _cast(model, source.config.dtype if dtype == "stored" else dtype)
+        _cast(model, source.config.dtype if dtype == "stored" else as_dtype(dtype))
     if reader is not None:
         models.name_padding(model, reader)
     return OpenModel(source, model, reader)
@@ -176,4 +221,4 @@ def _open_checkpoint(source: Source, model_class: Any, processor: bool, dtype: s
 def _cast(model: nn.Module, dtype: Any) -> None:
     import torch
 
-    model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype or torch.float32)
+    model.to(dtype or torch.float32)

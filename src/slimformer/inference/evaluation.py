@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
@@ -12,6 +13,7 @@ from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import look_up, open_model
 from slimformer.inference.runners import TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
+from slimformer.models.settings import check_labels
 from slimformer.tasks import get_task
 from slimformer.tasks.columns import label_names
 from slimformer.tasks.options import load_data
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from slimformer.artifact import TaskRecord
-    from slimformer.inference.door import Source
+    from slimformer.inference.door import OpenModel, Source
+    from slimformer.inference.runners import Array, Runner
     from slimformer.tasks import Task, TaskData
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
@@ -137,6 +140,43 @@ def predict(model: nn.Module, data: TaskData, features: Features, processor: Any
     return arrays if len(arrays) > 1 else arrays[0]
 
 
+@dataclass(frozen=True)
+class PreparedSplit:
+    """A model, and a split of a task made ready for it.
+
+    Args:
+        opened: The model as it was opened.
+        data: The task's data.
+        split: Which split of it.
+        features: Its inputs.
+    """
+
+    opened: OpenModel
+    data: TaskData
+    split: str
+    features: Features
+
+    @property
+    def model(self) -> Any:
+        """The model that runs: without a head where embeddings are measured."""
+        return self.opened.model.base_model if self.data.kind.embeds else self.opened.model
+
+    def outputs(self, runner: Runner, batch_size: int = 32) -> dict[str, Array]:
+        """What a runner gives for every item in order, by name."""
+        return run(self.features, self.data.kind.collator(self.opened.processor), runner, batch_size)
+
+    def summary(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """What was measured, and on what, as JSON types."""
+        return {
+            "artifact": self.opened.source.name,
+            "task": self.data.preset.name,
+            "split": self.split,
+            "examples": len(self.data[self.split]),
+            "metrics": metrics,
+            "notes": self.data.notes,
+        }
+
+
 def evaluate_on_task(
     name: str | Path,
     options: TaskOptions,
@@ -160,31 +200,57 @@ def evaluate_on_task(
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
     """
     check_count("batch-size", batch_size)
-    source = look_up(name)
+    ready = prepare_split(name, options, split, base=base, cast_base=cast_base, check=check, size=size)
+    metrics = evaluate(ready.model, ready.data, split, ready.features, ready.opened.processor, batch_size)
+    return ready.summary(metrics)
+
+
+def prepare_split(
+    name: str | Path, options: TaskOptions, split: str = "dev", opened: OpenModel | None = None, **loading: Any
+) -> PreparedSplit:
+    """Open a model, unless it is open, and make a split of a task ready for it.
+
+    Args:
+        name: An artifact; or a folder, a Hub name or an alias whose model has a trained head of the right kind.
+        options: Task and data; what is not given is what an artifact was trained with.
+        split: Which split.
+        opened: The model, where it is open already.
+        loading: What else `open_model` takes.
+    """
+    source = look_up(name) if opened is None else opened.source
+    options, data = load_split(source, options, split)
+    opened = opened or open_model(source, model_class=data.model_class(), **loading)
+    _check_outputs(source.name, opened.model, data)
+    length = fitting_length(options.max_length, data, opened.processor, source.config)
+    return PreparedSplit(opened, data, split, data.prepare(split, opened.processor, length))
+
+
+def load_split(source: Source, options: TaskOptions, split: str) -> tuple[TaskOptions, TaskData]:
+    """Load a split of the data that a model is measured on, once its head is known to fit.
+
+    Args:
+        source: The model.
+        options: Task and data; what is not given is what an artifact was trained with.
+        split: Which split.
+
+    Returns:
+        The options with all that is known, and the data.
+    """
     config, trained_for = source.config, source.task
     options = _completed(options, trained_for)
     assert options.task is not None
     task = get_task(options.task)
     check_head(source, task)
+    if task.kind().labelled and trained_for is None:
+        check_labels(config, source.name)
     data = load_data(
         options,
         (split,),
         causal=models.is_causal(config),
-        sentence=SentenceSettings.of(name) if task.kind().embeds else None,
+        sentence=SentenceSettings.of(source.name) if task.kind().embeds else None,
         labels=labels_of_head(config, task.preset.labels) if trained_for is None else trained_for.labels,
     )
-    opened = open_model(source, model_class=data.model_class(), base=base, cast_base=cast_base, check=check, size=size)
-    model = opened.model.base_model if data.kind.embeds else opened.model
-    _check_outputs(source.name, model, data)
-    features = data.prepare(split, opened.processor, fitting_length(options.max_length, data, opened.processor, config))
-    return {
-        "artifact": str(name),
-        "task": options.task,
-        "split": split,
-        "examples": len(data[split]),
-        "metrics": evaluate(model, data, split, features, opened.processor, batch_size),
-        "notes": data.notes,
-    }
+    return options, data
 
 
 def _completed(options: TaskOptions, trained_for: TaskRecord | None) -> TaskOptions:

@@ -6,17 +6,21 @@ model in torch, and any number of threads may share a pipeline.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer import models
+from slimformer.artifact.task import recorded_kind
 from slimformer.config import check_count
-from slimformer.errors import CheckpointError, ConfigError, DataError
-from slimformer.inference.codec import TaskCodec, longest, recorded_kind, recorded_length
+from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
+from slimformer.inference.codec import TaskCodec, longest, recorded_length
 from slimformer.inference.door import Source, look_up, open_model
 from slimformer.inference.evaluation import check_head, check_length
-from slimformer.inference.runners import TorchGenerator, TorchRunner, run
+from slimformer.inference.routing import chosen_route
+from slimformer.inference.runners import SizedRunner, TorchGenerator, TorchRunner, run
 from slimformer.models.sentence import SentenceSettings
+from slimformer.models.settings import check_labels
+from slimformer.sizes import Elastic, is_elastic
 from slimformer.tasks import get_task
 from slimformer.tasks.kinds import kind_of_model
 from slimformer.tasks.splits import Split
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
     from slimformer.inference.codec import Encoded, TaskRequest
     from slimformer.inference.runners import Runner
+    from slimformer.sizes.elastic import Sized
     from slimformer.tasks.kinds.kind import Answer, Kind
     from slimformer.tasks.splits import Example
 
@@ -104,6 +109,8 @@ class TaskPipeline:
         codec: How it is asked and answers.
         runner: What computes.
         batch_size: Items per forward; changes speed and memory only.
+        sizes: The sizes of an elastic model, where they were kept.
+        fingerprint: Content hash of an artifact's weights.
 
     Example:
         >>> pipeline = open_pipeline("out/sst2")
@@ -114,6 +121,14 @@ class TaskPipeline:
     codec: TaskCodec
     runner: Runner
     batch_size: int = 32
+    sizes: Elastic | None = None
+    fingerprint: str | None = None
+
+    def at(self, size: Sized) -> TaskPipeline:
+        """The same at one size of an elastic model; pipelines of all sizes share the weights and may run at once."""
+        if self.sizes is None:
+            raise SizeError(f"size `{size}` is asked for, and the pipeline kept none; open it with `keep_sizes`")
+        return replace(self, runner=SizedRunner(self.runner, self.sizes, size))
 
     @property
     def kind(self) -> Kind:
@@ -122,7 +137,7 @@ class TaskPipeline:
 
     def __call__(self, requests: Sequence[Any]) -> list[Answer]:
         """Answer all requests, in their order; one that cannot be answered is an error."""
-        return self._answer(self.codec.encode(requests)) if requests else []
+        return [] if isinstance(requests, list | tuple) and not requests else self._answer(self.codec.encode(requests))
 
     def stream(self, requests: Iterable[TaskRequest], ahead: int | None = None) -> Iterator[Reply]:
         """Answer any number of requests, in their order and in constant memory; those that fail say why.
@@ -182,6 +197,9 @@ def open_pipeline(
     cast_base: bool = False,
     check: bool = True,
     size: str | None = None,
+    route: str | Path | None = None,
+    draft: str | None = None,
+    keep_sizes: bool = False,
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     batch_size: int = 32,
@@ -195,27 +213,50 @@ def open_pipeline(
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
+        route: A file of `slimformer route`, which chooses a size of an elastic model for each request; not with `size`.
+        draft: A smaller size of an elastic decoder that writes ahead of the one in use; changes speed only.
+        keep_sizes: Whether the sizes of an elastic model are needed too, for `TaskPipeline.at`.
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
     """
     import transformers
 
-    for flag, value in (("batch-size", batch_size), ("max-length", max_length), ("max-new-tokens", max_new_tokens)):
+    check_count("batch-size", batch_size)
+    for flag, value in (("max-length", max_length), ("max-new-tokens", max_new_tokens)):
         check_count(flag, 1 if value is None else value)
+    chosen = chosen_route(route, size)
     source = look_up(name)
     kind = _kind(source, task)
-    if max_new_tokens is not None and not kind.new_tokens:
-        raise ConfigError(f"`--max-new-tokens` is `{max_new_tokens}`, and `{name}` generates no text; leave it out")
+    if chosen is not None:
+        chosen.check_kind(kind)
+    _check_generation(source, kind, max_new_tokens, draft)
     check_length(max_length, kind, source.config)
     model_class = getattr(transformers, kind.head)
-    opened = open_model(source, model_class=model_class, base=base, cast_base=cast_base, check=check, size=size)
+    loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size}
+    keep_sizes = keep_sizes or chosen is not None or draft is not None
+    opened = open_model(source, model_class=model_class, keep_sizes=keep_sizes, **loading)
+    if draft is not None:
+        Elastic.of(opened.model).check_draft(draft)
     if kind.new_tokens:
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)
-        return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor), batch_size)
+        return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor, draft), batch_size)
     codec = _codec(source, kind, opened.processor, max_length)
-    return TaskPipeline(codec, TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind), batch_size)
+    runner: Runner = TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind)
+    runner = runner if chosen is None else chosen.open(opened, runner, kind)
+    sizes = Elastic.of(opened.model) if chosen is None and is_elastic(opened.model) else None
+    fingerprint = None if source.manifest is None else source.manifest.model.fingerprint
+    return TaskPipeline(codec, runner, batch_size, sizes, fingerprint)
+
+
+def _check_generation(source: Source, kind: Kind, max_new_tokens: int | None, draft: str | None) -> None:
+    """Refuse settings of generated text where none is generated, and a draft where there is no smaller size."""
+    for flag, value in (("max-new-tokens", max_new_tokens), ("draft", draft)):
+        if value is not None and not kind.new_tokens:
+            raise ConfigError(f"`--{flag}` is `{value}`, and `{source.name}` generates no text; leave it out")
+    if draft is not None and not source.is_nested:
+        raise SizeError(f"`--draft` is `{draft}`, and `{source.name}` has one size only; leave it out")
 
 
 def _kind(source: Source, task: str | None) -> Kind:
@@ -231,11 +272,18 @@ def _kind(source: Source, task: str | None) -> Kind:
         kind = kind_of_model(source.architecture, source.config)
     if kind is None:
         raise CheckpointError(
-            f"`{source.name}` is a `{source.architecture}`, which no kind of task answers for; name one with `--task`, "
+            f"`{source.name}` is a `{source.architecture}`{_outputs(source)}, which no kind of task answers for; name "
+            "one with `--task`, "
             f"such as `{'image-retrieval' if models.sees_images(source.config) else 'retrieval'}` for vectors"
         )
     sentence = SentenceSettings.of(source.name) if kind.embeds else None
     return kind.for_model(causal=causal, sentence=sentence)
+
+
+def _outputs(source: Source) -> str:
+    """What the head's outputs are said to mean, as a message adds it; such as one number, of a head with two."""
+    problem = getattr(source.config, "problem_type", None)
+    return "" if problem is None else f" of {source.config.num_labels} outputs and problem type `{problem}`"
 
 
 def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -> TaskCodec:
@@ -244,5 +292,7 @@ def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -
         codec = TaskCodec.of_record(record, processor, config)
         length = longest(kind, config, processor, max_length or codec.max_length)
         return TaskCodec(kind, processor, length, codec.labels, codec.columns)
+    if kind.labelled:
+        check_labels(config, source.name)
     labels = [str(name) for _, name in sorted((config.id2label or {}).items())] if kind.labelled else None
     return TaskCodec(kind, processor, longest(kind, config, processor, max_length or recorded_length(kind)), labels)

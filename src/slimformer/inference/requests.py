@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from slimformer.errors import DataError
-from slimformer.files import START, TABLES, CsvRows, JsonError, as_path, open_file, parse_json, why_no_text
+from slimformer.files import (
+    START,
+    TABLES,
+    CsvRows,
+    JsonError,
+    as_path,
+    csv_reason,
+    open_file,
+    parse_json,
+    why_no_text,
+    why_one_column,
+)
 from slimformer.inference.codec import ORIGIN, TaskRequest
 
 if TYPE_CHECKING:
@@ -36,7 +47,7 @@ def given_requests(texts: Sequence[str]) -> Iterator[TaskRequest]:
         content: Any = text
         if text.lstrip().startswith("{"):
             try:
-                content = parse_json(text)
+                content = parse_json(text, repeats=False)
             except JsonError:
                 content = text
         yield TaskRequest(content, ORIGIN, number)
@@ -112,7 +123,7 @@ def _json_request(file: str, number: int, text: str, error: str | None) -> TaskR
     if error is not None:
         return TaskRequest(None, file, number, error)
     try:
-        return TaskRequest(parse_json(text), file, number)
+        return TaskRequest(parse_json(text, repeats=False), file, number)
     except JsonError as reason:
         return TaskRequest(None, file, number, f"not valid JSON: {reason}; write one object a line")
 
@@ -130,20 +141,26 @@ def _table(file: str, lines: Iterator[Line], *, quoted: bool) -> Iterator[TaskRe
     options: dict[str, Any] = {"strict": True} if quoted else {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
     rows = CsvRows(texts(), MAX_LINE, **options)
     columns = _columns(file, rows)
+    count = 0
     while True:
         begin = rows.line_num + 1
         try:
             values = next(rows, None)
             reason = None
         except csv.Error as error:
-            values, reason = [], f"not a row of a table: {error}"
+            values, reason = [], f"not a row of a table: {csv_reason(error)}; mend it"
         if values is None:
-            return
+            break
+        if not count and (other := why_one_column(columns, values, "," if quoted else "\t")):
+            raise DataError(f"`{file}` {other}")
+        count += 1
         unread = [broken.pop(number) for number in range(begin, rows.line_num + 1) if number in broken]
         if reason is None and len(values) != len(columns):
-            reason = f"{len(values)} fields where {len(columns)} are expected ({', '.join(columns)})"
+            reason = f"{len(values)} fields where {len(columns)} are expected ({', '.join(columns)}); mend the row"
         content = values[0] if len(columns) == 1 and values else dict(zip(columns, values, strict=False))
         yield TaskRequest(content, file, begin, unread[0] if unread else reason)
+    if not count:
+        raise DataError(f"`{file}` holds no rows below the names of its columns; give at least one")
 
 
 def _columns(file: str, rows: Iterator[list[str]]) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from slimformer.errors import CheckpointError, describe
 from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from slimformer.sizes import Elastic
+    from slimformer.sizes.elastic import Sized
     from slimformer.tasks.features import Collator, Features
     from slimformer.tasks.kinds.kind import Kind
 
@@ -78,6 +82,26 @@ class TorchRunner:
             return {name: as_array(value) for name, value in outputs.items()}
 
 
+class SizedRunner:
+    """Runs an elastic model at one size; runners of other sizes share its weights and may run at the same time.
+
+    Args:
+        runner: What runs the model, at whatever size is in use.
+        elastic: The sizes of that model.
+        size: Which of them.
+    """
+
+    def __init__(self, runner: Runner, elastic: Elastic, size: Sized) -> None:
+        self.runner = runner
+        self.elastic = elastic
+        self.allocation = elastic.allocation(size)
+
+    def __call__(self, batch: dict[str, Array]) -> Mapping[str, Array]:
+        """Run one batch."""
+        with self.elastic.at(self.allocation):
+            return self.runner(batch)
+
+
 class TorchGenerator:
     """Lets a decoder in torch go on with texts, always with the likeliest token.
 
@@ -85,24 +109,27 @@ class TorchGenerator:
         model: The model, in eval mode.
         kind: What it has to do.
         processor: Its tokenizer.
+        draft: Size of an elastic model that drafts for the one in use.
     """
 
-    def __init__(self, model: PreTrainedModel, kind: Kind, processor: Any) -> None:
+    def __init__(self, model: PreTrainedModel, kind: Kind, processor: Any, draft: str | None = None) -> None:
         from transformers import GenerationConfig
 
-        own: Any = model.generation_config
-        ends = next((each for each in (own and own.eos_token_id, processor.eos_token_id) if each is not None), None)
-        self.model: Any = model
         self.kind = kind
         self.device = next(model.parameters()).device
-        self.ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+        self.ends = _ends(model, processor)
         pad = processor.pad_token_id
+        self.drafting = {} if draft is None else {"draft": draft}
         self.config = GenerationConfig(
             do_sample=False,
             max_new_tokens=kind.new_tokens,
             eos_token_id=self.ends or None,
             pad_token_id=pad if pad is not None else (self.ends[0] if self.ends else 0),
         )
+        # Transformers fills up a config with what the model's own says, such as several beams or a penalty, by which
+        # the token is not the likeliest. So the model here, which shares all weights, has none of its own.
+        self.model: Any = copy.copy(model)
+        self.model.generation_config = GenerationConfig()
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Go on with a batch of texts, padded on the left; -1 stands after the end of each."""
@@ -110,7 +137,20 @@ class TorchGenerator:
 
         tensors = {name: tensor.to(self.device) for name, tensor in as_tensors(batch).items()}
         with torch.inference_mode():
-            tokens = self.model.generate(**tensors, generation_config=self.config)
+            tokens = self.model.generate(**tensors, generation_config=self.config, **self.drafting)
         added = tokens[:, tensors["input_ids"].shape[1] :].cpu().numpy()
         ended = np.cumsum(np.isin(added, self.ends), axis=1) > 0
         return dict(self.kind.outputs({"sequences": np.where(ended, -1, added)}, batch))
+
+
+def _ends(model: Any, processor: Any) -> list[int]:
+    """The tokens that end a text: as the settings for generating tell, else as the tokenizer does."""
+    own: Any = model.generation_config
+    said: Any = next((each for each in (own and own.eos_token_id, processor.eos_token_id) if each is not None), [])
+    ends: list[int] = said if isinstance(said, list) else [said]
+    if any(type(end) is not int or end < 0 for end in ends):
+        raise CheckpointError(
+            f"the settings for generating have `eos_token_id` `{describe(ends)}`, which is no number of a token; mend "
+            "generation_config.json, or remove it"
+        )
+    return ends

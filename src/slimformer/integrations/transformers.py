@@ -1,4 +1,4 @@
-"""Tells Transformers of packed models when Transformers is imported, which `import slimformer` alone does not do."""
+"""Tells Transformers, once it is imported, how to read what slimformer stores: packed weights, blocks of own widths."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def register_with_transformers() -> None:
 
 
 def _register() -> None:
-    importlib.import_module("slimformer.artifact.storage.quantizer")
+    for module in ("quantizer", "per_block"):
+        importlib.import_module(f"slimformer.artifact.storage.{module}")
 
 
 class _Finder(MetaPathFinder):

@@ -2,7 +2,7 @@
 
 from slimformer.report.finding import Finding
 from slimformer.report.page import Facts, Figure, Page, Table, write_page
-from slimformer.report.plots import Series, bars, clouds, curves, heatmaps, scatter
+from slimformer.report.plots import Series, bars, clouds, curves, front, heatmaps, scatter
 
 __all__ = [
     "Facts",
@@ -14,6 +14,7 @@ __all__ = [
     "bars",
     "clouds",
     "curves",
+    "front",
     "heatmaps",
     "scatter",
     "write_page",

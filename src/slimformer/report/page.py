@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.staging import hidden_folder
 from slimformer.errors import ConfigError
-from slimformer.files import as_path
+from slimformer.files import as_path, read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,31 +73,42 @@ class Page:
 
 #: What stands before the sum at the end of a page.
 SEAL = b"<!-- slimformer, sha256 of what stands above: "
+#: No page of ours has so many bytes.
+LARGEST = 64 * 2**20
 
 
 def write_page(page: Page, path: str | Path) -> Path:
     """Write a page, whole or not at all; only a page of ours may have been there before."""
     target = as_path(path)
     check_page(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
     content = page.html().encode()
-    with hidden_folder(target) as folder:
-        draft = folder / target.name
-        draft.write_bytes(content + _seal(content))
-        draft.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with hidden_folder(target) as folder:
+            draft = folder / target.name
+            draft.write_bytes(content + _seal(content))
+            draft.replace(target)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError(f"the report `{path}` cannot be written: {reason}; give another file") from error
     return target
 
 
 def check_page(path: Path) -> None:
-    """Refuse to replace a file that is not a page as it was written."""
-    if not path.exists():
-        return
-    content, seal, rest = path.read_bytes().rpartition(SEAL) if path.is_file() else (b"", b"", b"")
-    if not seal or _seal(content) != seal + rest:
+    """Refuse to replace a file that is not a page as it was written, and a link, which is not what it leads to."""
+    if os.path.lexists(path) and not _is_page(path):
         raise ConfigError(
             f"`{path}` exists and is no report as slimformer wrote it, so it is not replaced; move it away, or choose "
             "another file"
         )
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        content, seal, rest = (b"", b"", b"") if path.is_symlink() else read_limited(path, LARGEST).rpartition(SEAL)
+    except OSError:
+        return False
+    return bool(seal) and _seal(content) == seal + rest
 
 
 def _seal(content: bytes) -> bytes:

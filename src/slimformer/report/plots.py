@@ -62,6 +62,21 @@ def scatter(points: Sequence[tuple[str, float, float]], x_label: str, y_label: s
     return _svg(figure)
 
 
+def front(cloud: Series, best: Series, named: Sequence[tuple[str, float, float]], x_label: str, y_label: str) -> str:
+    """Many points in the plane, a line through the best of them, and some with their names beside them."""
+    figure, (axis,) = _figure(1)
+    axis.scatter(cloud.x, cloud.y, color=COLOURS[5], s=12, alpha=0.5, linewidths=0, label=_literal(cloud.name))
+    axis.plot(best.x, best.y, color=COLOURS[0], marker="o", markersize=4, linewidth=1.8, label=_literal(best.name))
+    for name, x, y in named:
+        axis.scatter([x], [y], color=COLOURS[1], s=45, zorder=3)
+        axis.annotate(_literal(name), (x, y), xytext=(7, 4), textcoords="offset points", fontsize=9)
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(y_label)
+    axis.margins(0.1)
+    axis.legend(frameon=False, fontsize=9)
+    return _svg(figure)
+
+
 def clouds(panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> str:
     """Points in the plane, coloured by group, one panel beside the other.
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy
 from slimformer.anatomy.matrix import is_conv1d
-from slimformer.artifact.storage.packed import packed_weights
 from slimformer.errors import ArtifactError
 from slimformer.formats import Granularity, find_format, pack, unpack
+from slimformer.views import packed_weights
 
 if TYPE_CHECKING:
     from slimformer.formats import OnnxForm, PackedWeight

@@ -26,8 +26,15 @@ def check_place(out: str | Path, overwrite: bool) -> Path:
     for taken in (path, data_beside(path)):
         if os.path.lexists(taken) and not overwrite:  # a link to nothing too: it is somebody's
             raise ArtifactError(f"`{taken}` exists; choose another `--out`, or add `--overwrite` to replace it")
+    if path.is_symlink() and path.exists():
+        raise ArtifactError(f"`{path}` is a link; give the file it leads to, or choose another `--out`")
     if any(map(os.path.lexists, (path, data_beside(path)))) and not _is_onnx(path):
         raise ArtifactError(f"`{path}` is no ONNX file, so nothing is replaced; choose another `--out`")
+    if os.path.lexists(data_beside(path)) and not _has_data(path):
+        raise ArtifactError(
+            f"`{data_beside(path)}` holds nothing of `{path.name}`, so it is not replaced; move it away, or choose "
+            "another `--out`"
+        )
     try:
         try_place(path)
     except OSError as error:
@@ -42,6 +49,21 @@ def _is_onnx(path: Path) -> bool:
     with path.open("rb") as file:
         start = file.read(3)
     return len(start) == 3 and start[0] == 0x08 and start[1] < 0x80 and start[2] == 0x12
+
+
+def _has_data(path: Path) -> bool:
+    """Whether weights of an ONNX file lie in the file beside it."""
+    import onnx
+
+    data = data_beside(path)
+    if data.is_symlink() or not data.is_file():
+        return False
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:  # what protobuf raises for a file of another sort has no common name
+        return False
+    places = (entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location")
+    return data.name in places
 
 
 def data_beside(path: Path) -> Path:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.errors import ConfigError
+from slimformer.errors import ConfigError, describe
 from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def probe_batches(model: PreTrainedModel, length: int | None = None) -> list[Bat
     """
     positions = _positions(model)
     longest = min(LENGTH, positions) if length is None else length
-    if longest < 1:
-        raise ConfigError(f"`length` is {longest}; give 1 or more tokens")
+    if type(longest) is not int or longest < 1:
+        raise ConfigError(f"`length` is {describe(longest)}; give 1 or more tokens")
     if longest > positions:
         raise ConfigError(f"`length` is {longest}, but the model has {positions} positions; give {positions} or less")
     shapes = [(1, 1), (3, min(5, longest)), (4, -(-longest // 3)), (8, longest)]

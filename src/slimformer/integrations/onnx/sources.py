@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from slimformer.anatomy import Anatomy
-from slimformer.artifact.storage.packed import keep_packed, packed_weights
+from slimformer.artifact.storage.packed import keep_packed
 from slimformer.errors import ArtifactError
 from slimformer.inference.door import open_model
-from slimformer.views import attached, unround_activations
+from slimformer.views import attached, packed_weights, unround_activations
 from slimformer.views.attention import use_attention
 
 if TYPE_CHECKING:
