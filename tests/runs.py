@@ -19,8 +19,11 @@ import torch
 import transformers as hf
 
 from slimformer import models
+from slimformer.artifact import Step, save
+from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
 from slimformer.cli import main
-from tests import corpus
+from slimformer.sizes import make_elastic, make_plain
+from tests import corpus, zoo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,6 +124,17 @@ def decoder(folder: Path) -> Path:
     sizes = {**SMALL, "num_key_value_heads": 2, "vocab_size": 5 + len(corpus.WORDS), "max_position_embeddings": 64}
     hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, bos_token_id=2, eos_token_id=3)).save_pretrained(folder)
     corpus.tokenizer().save_pretrained(folder)
+    return folder
+
+
+def elastic_decoder(folder: Path) -> Path:
+    """The same as an artifact with three nested sizes; weights are larger, so that the sizes disagree."""
+    model = hf.LlamaForCausalLM.from_pretrained(decoder(folder.parent / f"{folder.name}-base")).eval()
+    zoo.enliven(model)
+    storage = ElasticStorage(SizesRecord.of(make_elastic(model, [0.25, 0.5, 1])))
+    task = {"name": "language-modelling", "kind": "language-modelling"}
+    step = Step(method="elastic", seed=0)
+    save(folder, make_plain(model), processor=corpus.tokenizer(), step=step, storage=storage, task=task)
     return folder
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -44,6 +45,7 @@ def test_every_field_is_covered_and_described():
         assert field.description.endswith((".", "…")), name
 
 
+@limits(deadline=None)  # it writes a file, which takes its time on a busy machine
 @given(settings)
 def test_yaml_round_trip(tmp_path_factory, values):
     file = tmp_path_factory.getbasetemp() / "run.yaml"
@@ -74,7 +76,8 @@ def test_dashes_and_underscores_mean_the_same(values):
 def test_an_unknown_key_is_named_with_those_known(key):
     with pytest.raises(ConfigError) as caught:
         FinetuneConfig.make({key: 1})
-    assert str(caught.value).startswith(f"there is no setting `{key}`; known: ")
+    assert str(caught.value).startswith(f"there is no setting `{key}`")
+    assert "; known: " in str(caught.value)
     for name in FIELDS:
         assert name in str(caught.value)
 
@@ -93,8 +96,8 @@ BAD = [
     ("seed", -1, "greater than or equal to 0"),
     ("schedule", "square", "'linear', 'cosine' or 'constant'"),
     ("bf16", "perhaps", "valid boolean"),
-    ("task", 7, "valid string"),
-    ("data", ["a"], "valid string"),
+    ("task", 7, "a text, in quotes"),
+    ("data", ["a"], "a text, in quotes"),
 ]
 
 
@@ -119,7 +122,9 @@ def test_a_bad_value_is_named_with_its_key(key, value, words, tmp_path):
         (b"- a\n- b\n", "holds a list; write one `setting: value` per line"),
         (b"7\n", "holds a int"),
         (b"a: [1\n", "is not valid YAML: "),
-        (b"\xff\xfe\x00", "cannot be read: "),
+        (b"a: 1\n\tb: 2\n", "is not valid YAML: found character '\\t' that cannot start any token in line 2; mend it"),
+        (b"a: 1\n---\nb: 2\n", "is not valid YAML: found another document in line 2; mend it"),
+        (b"\xff\xfe\x00", "is text in utf-16, not in UTF-8"),
         (b"a: !!python/object/apply:os.getcwd []\n", "is not valid YAML: "),
         (b"batch_size: 4\nbatch-size: 8\n", "`batch_size` is there twice"),
         (b"batch_size: 4\nbatch_size: 8\n", "`batch_size` is there twice"),

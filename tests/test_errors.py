@@ -49,3 +49,11 @@ def test_both_ends_of_a_path_are_kept():
 )
 def test_a_value_is_described_in_a_few_words(value):
     assert 0 < len(describe(value)) <= VALUE
+
+
+def test_a_value_of_many_lines_is_told_in_one():
+    class Long:
+        def __repr__(self) -> str:
+            return "Model(\n  (layer): Linear()\n)"
+
+    assert describe(Long()) == "Model( (layer): Linear() )"

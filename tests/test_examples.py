@@ -42,3 +42,11 @@ def test_a_ternary_classifier(example, capsys):
     shown = capsys.readouterr().out
     assert "ternary: accuracy 1.000 on dev, 5.0 MiB" in shown
     assert shown.index("'good'") < shown.index("'bad'")
+
+
+@pytest.mark.slow
+def test_a_classifier_of_every_size(example, capsys):
+    example("elastic").main(steps=4)
+    shown = capsys.readouterr().out
+    assert all(f"{size}: accuracy" in shown for size in ("S", "M", "L", "XL"))
+    assert "parameters in small" in shown

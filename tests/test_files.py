@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from slimformer.errors import PathError
-from slimformer.files import JsonError, as_path, open_file, parse_json, read_limited
+from slimformer.files import JsonError, as_path, open_file, parse_json, read_limited, why_one_column
 
 
 @pytest.mark.parametrize("name", ["~nouser/a", "x" * 5_000, "a/" * 3_000, "a\0b", "\ud800"])
@@ -84,3 +84,8 @@ def test_json_that_can():
     with pytest.raises(JsonError) as caught:
         parse_json('{\n"a": 1,\n}')
     assert caught.value.line == 3
+
+
+def test_a_table_without_a_name_in_its_header_parts_its_fields_by_nothing():
+    assert why_one_column([], ["a;b"], ",") is None
+    assert "semicolons" in str(why_one_column(["a;b"], ["1;2"], ","))

@@ -13,6 +13,7 @@ import torch
 
 import slimformer
 from slimformer.bank import MaskBank
+from slimformer.sizes import Elastic, is_elastic
 
 ARTIFACTS = Path(__file__).parent / "artifacts"
 RECORDS = ARTIFACTS / "answers.json"
@@ -54,10 +55,15 @@ def inputs_of(processor: Any, request: dict[str, Any]) -> dict[str, torch.Tensor
 
 
 def outputs_of(model: torch.nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every tensor a model gives for some inputs."""
+    """Every tensor a model gives for some inputs, at every size it has."""
     with torch.no_grad():
-        outputs = model(**inputs)
-    return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        outputs = {name: value for name, value in model(**inputs).items() if isinstance(value, torch.Tensor)}
+        if is_elastic(model):
+            elastic = Elastic.of(model)
+            for size in elastic.names:
+                with elastic.at(size):
+                    outputs |= {f"{name}@{size}": value for name, value in model(**inputs).items()}
+    return outputs
 
 
 def test_every_artifact_has_a_record():

@@ -75,6 +75,20 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "qwen3": partial(hf.Qwen3Config, **TEXT, num_key_value_heads=2, head_dim=16),
     "gemma": partial(hf.GemmaConfig, **TEXT, num_key_value_heads=1, head_dim=16),
 }
+#: The blocks of Gemma 3n are unlike all others, so it has tests of its own.
+GEMMA_3N = partial(
+    hf.Gemma3nTextConfig,
+    **{**TEXT, "num_hidden_layers": 4, "intermediate_size": [64, 64, 96, 96]},
+    num_key_value_heads=2,
+    head_dim=12,
+    vocab_size_per_layer_input=99,
+    hidden_size_per_layer_input=8,
+    num_kv_shared_layers=1,
+    laurel_rank=4,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+    sliding_window=4,
+    activation_sparsity_pattern=[0.5, 0.0, 0.0, 0.0],
+)
 FAMILIES = tuple(CONFIGS)
 IMAGES = ("vit", "deit", "vit_mae")
 CAUSAL = ("gpt2", "gpt_neox", "llama", "qwen2", "qwen3", "gemma")

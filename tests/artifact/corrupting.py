@@ -32,12 +32,15 @@ from safetensors.torch import load_file, save_file
 import slimformer
 from slimformer.artifact import MaskStorage, Step, fingerprint, merge
 from slimformer.artifact.checks import sum_file
+from slimformer.artifact.storage.elastic import read_sizes
+from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.mask_base import PROCESSOR_FILES
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank import MaskBank
 from slimformer.errors import DataError, SlimformerError
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.models.sentence import FLAGS, SentenceSettings
+from slimformer.sizes import is_elastic, make_plain
 from tests.artifact.forging import signed
 from tests.test_old_artifacts import ARTIFACTS, inputs_of, names, outputs_of, recorded
 
@@ -104,6 +107,10 @@ def make_shelf(shelf: Path) -> None:
         if loaded.manifest.model.storage == "mask":
             file = MaskFile.read(shelf / f"old-{name}" / "mask.safetensors")
             how |= {"storage": MaskStorage(kept=file.kept), "base": shelf / file.base.name}
+        if is_elastic(loaded.model):
+            handler = type(storage_of(shelf / f"old-{name}", loaded.manifest))
+            how["storage"] = handler(read_sizes(shelf / f"old-{name}"))
+            make_plain(loaded.model)
         slimformer.save(shelf / f"new-{name}", loaded.model, processor=loaded.processor, **how)
 
 

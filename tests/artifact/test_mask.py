@@ -274,7 +274,7 @@ def beyond(header, tensors):
         (narrow, "is for 16 neurons in block 0, and the base has 64"),
         (newer, "is of format 9, and this slimformer reads up to format 2; update slimformer"),
         (draw, "tells how `elsewhere.weight` was drawn and has no bits of it"),
-        (unknown, "the header of `.*` cannot be read"),
+        (unknown, "the header of `.*` cannot be read: it has the unknown key `colour`; copy it again"),
         (beyond, "the header of `.*` cannot be read"),
     ],
 )

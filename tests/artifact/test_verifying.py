@@ -17,6 +17,7 @@ from slimformer.artifact.checks import sum_file
 from slimformer.errors import ArtifactError
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 from tests.artifact.forging import edit, resum, sign
+from tests.artifact.test_ownership import MADE_AGAIN
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +65,12 @@ def test_what_systems_leave_in_a_folder_changes_nothing(artifact: Path, name: st
     load(artifact)
 
 
-@pytest.mark.parametrize("name", LITTER)
-def test_what_systems_leave_goes_with_the_folder(artifact: Path, name: str) -> None:
-    (artifact / name).parent.mkdir(parents=True, exist_ok=True)
-    (artifact / name).write_bytes(b"\0\1")
+def test_what_systems_leave_goes_with_the_folder(artifact: Path) -> None:
+    for name, content in MADE_AGAIN.items():
+        (artifact / name).parent.mkdir(parents=True, exist_ok=True)
+        (artifact / name).write_bytes(content)
     save(artifact, tiny_bert(seed=1), processor=tiny_tokenizer(), step=STEP, overwrite=True)
-    assert not (artifact / name).exists()
+    assert not any((artifact / name).exists() for name in MADE_AGAIN)
 
 
 @pytest.mark.parametrize("name", [".git/config", ".cache/notes.txt", "notes.txt", ".cache/huggingfaces/x"])

@@ -28,6 +28,7 @@ from PIL import Image
 
 import slimformer
 from slimformer.bank import MaskBank
+from slimformer.inference.extraction import extract
 from tests import corpus, zoo
 from tests.artifact.forging import resum
 from tests.methods.test_every_kind import generated
@@ -214,8 +215,22 @@ def make_packed_decoder(name: str) -> None:
     slimformer.quantize(model="gpt2", out=name, weights="4", activations="none", **modelling, **QUICK)
 
 
+def make_elastic(name: str) -> None:
+    """A classifier with nested neurons, heads and blocks."""
+    sizes = {"sizes": "0.25,0.5,1", "head_sizes": "0.5,1,1", "skip": True, "calibration": 16}
+    task = {"task": "classification", "data": data_for("classification")}
+    slimformer.elastic(model="base", out=name, **task, **sizes, **QUICK)
+
+
+def make_nested(name: str) -> None:
+    """One with nested neurons alone, in ternary weights."""
+    task = {"task": "classification", "data": data_for("classification")}
+    slimformer.elastic(model="base", out="neurons", sizes="0.3,1", calibration=16, **task, **QUICK)
+    slimformer.quantize(model="neurons", out=name, activations="none", **task, **QUICK)
+
+
 #: Name → what makes it, in an order in which each finds those it starts from.
-MAKERS: dict[str, Callable[[str], None]] = {
+MAKERS: dict[str, Callable[[str], Any]] = {
     "base": partial(make_base, sizes=SMALL),
     "base-odd": partial(make_base, sizes=ODD),
     "classifier": make_classifier,
@@ -240,6 +255,10 @@ MAKERS: dict[str, Callable[[str], None]] = {
     "image-classifier": make_image_classifier,
     "decoder": make_decoder,
     "packed-decoder": make_packed_decoder,
+    "elastic": make_elastic,
+    "per-block": lambda name: extract("elastic", name, allocation="S,XL"),
+    "packed-elastic": make_nested,
+    "packed-blocks": lambda name: extract("packed-elastic", name, allocation="S,XL"),
 }
 
 if __name__ == "__main__":

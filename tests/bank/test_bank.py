@@ -20,7 +20,7 @@ import slimformer
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import MaskFile, Step, save
 from slimformer.bank import MaskBank
-from slimformer.errors import ArtifactError, DataError
+from slimformer.errors import ArtifactError, CheckpointError, DataError
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
@@ -214,6 +214,11 @@ def test_the_base_follows_from_the_first_mask(shelf):
     assert bank.predict({}) == {}
     bank.add("one", shelf / "classification")
     assert bank.predict({"one": TEXTS[:1]})["one"][0]["label"].startswith("c")
+
+
+def test_a_mask_is_no_base(shelf):
+    with pytest.raises(CheckpointError, match="is a mask on a base and no checkpoint; merge the two first"):
+        MaskBank(shelf / "classification")
 
 
 def test_a_mask_of_another_base_is_refused(shelf, tmp_path):

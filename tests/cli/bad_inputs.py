@@ -225,6 +225,9 @@ LIMITS = {
         lambda room: ["evaluate", room.artifact, "--data", room.data, "--batch-size", 2**63], ("`--batch-size` is",), 2
     ),
     "a batch of 2**63 to bench": Bad(lambda room: ["bench", room.base, "--batch", 2**63], ("`--batch` is",), 2),
+    "a draft of what writes nothing": Bad(
+        lambda room: ["predict", room.artifact, "a film", "--draft", "S"], ("`--draft` is `S`", "generates no text")
+    ),
     "a number of 5,000 digits": Bad(lambda room: room.finetune("--batch-size", LONG_NUMBER), ("--batch-size",), 2),
     "aliases that grow": Bad(configured(laughs(12)), ("run.yaml`", "aliases"), 1),
     "aliases of merged mappings": Bad(
@@ -323,15 +326,15 @@ OTHERS = {
     "a batch that fits into no memory": Bad(
         lambda room: ["bench", room.base, "--batch", "2000000000", "--length", "64"], ("more memory than there is",)
     ),
-    "no data": Bad(lambda room: room.finetune("--data", ""), ("a path is empty",)),
+    "no data": Bad(lambda room: room.finetune("--data", ""), ("`--data` is ``", "give a value"), 2),
     "no corpus": Bad(
-        lambda room: room.distill("--layers", 1, "--corpus", "", "--text-column", "text"), ("a path is empty",)
+        lambda room: room.distill("--layers", 1, "--corpus", "", "--text-column", "text"), ("`--corpus` is ``",), 2
     ),
-    "no model": Bad(lambda room: room.finetune("--model", ""), ("a path is empty",)),
+    "no model": Bad(lambda room: room.finetune("--model", ""), ("`--model` is ``", "give a value"), 2),
     "no artifact": Bad(lambda room: ["verify", ""], ("a path is empty",)),
     "no requests": Bad(lambda room: ["predict", room.artifact, "--file", ""], ("a path is empty",)),
     "no export": Bad(lambda room: ["export", room.base, "--out", ""], ("a path is empty",)),
-    "no place for a result": Bad(lambda room: room.finetune("--out", ""), ("`--out` is ``", "names no folder")),
+    "no place for a result": Bad(lambda room: room.finetune("--out", ""), ("`--out` is ``", "give a value"), 2),
     "a bench without end": Bad(
         lambda room: ["bench", room.base, "--seconds", "1e300"], ("`--seconds` is `1e+300`",), 2
     ),
@@ -341,7 +344,7 @@ OTHERS = {
     "a bench of no number of seconds": Bad(
         lambda room: ["bench", room.base, "--seconds", "nan"], ("`--seconds` is `nan`",), 2
     ),
-    "a name that is not UTF-8": Bad(lambda room: room.finetune("--data", "caf\udce9"), ("caf\\udce9", "not UTF-8")),
+    "a name that is not UTF-8": Bad(lambda room: room.finetune("--data", "caf\udce9"), ("caf\\udce9", "not UTF-8"), 2),
 }
 
 #: What a gzip file may be.

@@ -187,7 +187,7 @@ MODELS = {
     ),
     "a width that is a text": Bad(
         lambda room: ["inspect", room.changed(hidden_size="x")],
-        ("cannot be used: field 'hidden_size' expected int, got str (value: 'x'); mend it",),
+        ("cannot be used: `hidden_size` is `x`, which is no int; mend it",),
     ),
     "an activation nobody knows": Bad(
         lambda room: room.finetune("--model", room.changed(hidden_act="gulu")),

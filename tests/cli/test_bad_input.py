@@ -69,9 +69,9 @@ FLAGS = {
     "unknown schedule": (["--schedule", "square"], 2, ["schedule", "square"]),
     "another kind of task": (["--task", "image-classification"], 1, ["model for texts", "is about images"]),
     "no such language": (["--language", "de"], 1, ["no languages"]),
-    "loss that explodes": (["--lr", "1e30", "--clip", "0", "--max-steps", "9"], 1, ["the loss became", "lower `--lr`"]),
+    "loss that explodes": (["--lr", "1e11", "--clip", "0", "--max-steps", "9"], 1, ["the loss became", "lower `--lr`"]),
     "a folder that names nothing": (["--out", ".."], 1, ["`--out` is `..`"]),
-    "an empty name": (["--out", ""], 1, ["`--out` is ``"]),
+    "an empty name": (["--out", ""], 2, ["`--out` is ``"]),
     "no room for a name": (["--out", "x" * 250], 1, ["cannot be written", "file name too long"]),
 }
 
@@ -85,6 +85,29 @@ def test_bad_flags(name, base, data, tmp_path, temporary, monkeypatch):
     runs.run("finetune", "--quiet", *(part for item in given.items() for part in item)).refused(*words, code=code)
     assert not runs.listing(tmp_path)
     assert not runs.listing(temporary)
+
+
+USAGE = {
+    "values without flags": (
+        ["finetune", "minilm", "sst2"],
+        ["`minilm sst2` is left over", "a flag before each value"],
+    ),
+    "a path with a space": (["inspect", "my", "model"], ["`model` is left over", "quotes"]),
+    "the Trainer's rate": (["finetune", "--learning-rate", "1e-4"], ["`--learning-rate`", "do you mean `--lr`?"]),
+    "the Trainer's epochs": (["mask", "--num_train_epochs=3"], ["`--num_train_epochs`", "do you mean `--epochs`?"]),
+    "a term that is called as a flag": (["distill", "--terms", "relation:1"], ["do you mean `relations`?"]),
+    "an order that is called as a flag": (["elastic", "--order", "activations"], ["there is no order `activations`;"]),
+    "nothing to quantize": (
+        ["quantize", "--weights", "float", "--activations", "none"],
+        ["`--weights` is `float` and `--activations` is `none`", "nothing would be quantized"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", USAGE)
+def test_wrong_usage(name):
+    command, words = USAGE[name]
+    runs.run(*command).refused(*words, code=2)
 
 
 @pytest.mark.parametrize("missing", ["--model", "--task", "--data", "--out"])
@@ -118,7 +141,7 @@ YAML = {
     "a list": ("- batch_size\n", ["holds a list"]),
     "a word": ("batch_size\n", ["holds a str"]),
     "not YAML": ("batch_size: [8\n", ["is not valid YAML"]),
-    "not text": (b"\xff\xfe\x00", ["cannot be read"]),
+    "not text": (b"\xff\xfe\x00", ["is text in utf-16"]),
 }
 
 

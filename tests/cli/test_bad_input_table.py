@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import runs
-from tests.cli import bad_inputs, bad_materials
+from tests.cli import bad_inputs, bad_materials, bad_readers
 from tests.cli.bad_inputs import Bad, Room
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ TABLE = {
         ("models", bad_materials.MODELS),
         ("settings", bad_materials.SETTINGS),
         ("data", bad_materials.DATA),
+        ("layouts", bad_readers.LAYOUTS),
+        ("values", bad_readers.VALUES),
+        ("numbers", bad_readers.NUMBERS),
     )
     for name, row in rows.items()
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from slimformer.registry import METHODS
 from tests import runs
+from tests.cli.test_bad_input_table import time_limit
 from tests.parameters import slow
 
 if TYPE_CHECKING:
@@ -85,7 +87,8 @@ def snapshot(folder: Path) -> dict[str, object]:
         if path.is_symlink():
             there[name] = path.readlink()
         else:
-            there[name] = (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else "folder"
+            kind = "folder" if path.is_dir() else "neither"
+            there[name] = (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else kind
     return there
 
 
@@ -144,6 +147,65 @@ def test_a_result_with_something_else_in_it_is_not_replaced(name, place, fill, a
     (place / "out" / "notes.txt").unlink()
     (place / "out" / "README.md").write_text("my own words")
     refused(name, place, fill, "`out` is not replaced", "`README.md` was changed")
+
+
+def make(kind: str, path: Path, artifact: Path) -> None:
+    """Put something where a command would write: what a user may have there, by accident or on purpose."""
+    makers = {
+        "a file": lambda: path.write_text("mine"),
+        "a pipe": lambda: os.mkfifo(path),
+        "a link to nothing": lambda: path.symlink_to("nowhere"),
+        "a link to itself": lambda: path.symlink_to(path.name),
+        "a link to a file": lambda: path.symlink_to("notes.txt"),
+        "a folder of mine": lambda: (path.mkdir(), (path / "notes.txt").write_text("mine")),
+        "a manifest that is a pipe": lambda: (path.mkdir(), os.mkfifo(path / "slimformer.json")),
+        "a linked artifact's manifest": lambda: (
+            path.mkdir(),
+            (path / "slimformer.json").symlink_to(artifact / "slimformer.json"),
+        ),
+    }
+    makers[kind]()
+
+
+KINDS = (
+    "a file",
+    "a pipe",
+    "a link to nothing",
+    "a link to itself",
+    "a link to a file",
+    "a folder of mine",
+    "a manifest that is a pipe",
+    "a linked artifact's manifest",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["finetune", "distill", "export", "merge", "demo"])
+def test_what_lies_where_a_result_would_go_stays(name, kind, place, fill, artifact):
+    """Whatever it is, no command hangs, writes through it or replaces it, `--overwrite` or not."""
+    make(kind, place / "out", artifact)
+    command = {"merge": ["{artifact}"], "export": ["{artifact}"], "demo": []}.get(name) or METHOD_COMMANDS.get(name, [])
+    with time_limit(60):
+        for more in ([],) if name == "demo" else ([], ["--overwrite"]):
+            before = snapshot(place.parent)
+            runs.run(name, *fill(command), "--out", "out", *more).refused()
+            assert new(before, place.parent) == set()
+
+
+@pytest.mark.parametrize("kind", KINDS[:5])
+@pytest.mark.parametrize("flag", ["--report", "--teacher-cache", "--tensorboard"])
+def test_what_lies_where_a_run_would_write_besides_stays(flag, kind, place, fill, artifact):
+    make(kind, place / "written", artifact)
+    for written in ("written", "{artifact}/written", "out/written", "out.training/written", "s3://bucket/written"):
+        before = snapshot(place.parent)
+        flags = [*METHOD_COMMANDS["distill"], "--out", "out", "--quiet", flag, written]
+        for other in ("--report", "--teacher-cache"):
+            if other != flag or METHOD_COMMANDS["distill"].count(other):
+                at = flags.index(other)
+                del flags[at : at + 2]
+        with time_limit(60):
+            runs.run("distill", *fill(flags)).refused()
+        assert new(before, place.parent) == set()
 
 
 def refused(name: str, place: Path, fill, *words: str) -> None:

@@ -97,7 +97,7 @@ def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
     ("arguments", "message"),
     [
         (["inspct"], 'Did you mean "inspect"?'),
-        (["inspect", "minilm", "--jsn"], "Did you mean --json?"),
+        (["inspect", "minilm", "--jsn"], "do you mean `--json`?"),
         (["inspect"], "requires an argument"),
     ],
 )

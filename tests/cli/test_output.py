@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from slimformer.cli.failing import fail_unexpectedly
 from slimformer.cli.output import print_line, print_notes, print_table
 from tests import corpus, runs
 from tests.cli.bad_inputs import ESCAPES
@@ -100,3 +101,22 @@ def test_what_only_a_shell_does(name, base, artifact, tmp_path):
 def test_what_follows_two_dashes_is_no_flag():
     done = runs.run("predict", "nowhere", "--", "--debug", "--trust-remote-code")
     done.refused("nowhere")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried 9 bytes")],
+)
+def test_that_memory_ran_out_is_said_in_words(error, capsys):
+    with pytest.raises(SystemExit) as ended:
+        fail_unexpectedly(error, debug=False)
+    assert ended.value.code == 1
+    expected = "error: there is not enough memory for this; free some, or give less at a time\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_a_folder_that_is_called_as_a_setting_is_no_flag(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keep").mkdir()
+    done = runs.run("route", "elastic", "--accuracy", "0.9", "--out", "keep", "--overwrite")
+    done.refused("error: `keep` is no route, so it is not replaced")

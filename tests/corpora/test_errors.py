@@ -51,7 +51,7 @@ from tests.corpora.making import ids
         ("a.tsv", b"text\ttext\nx\ty\n", r"a.tsv` line 1 names column `text` twice"),
         ("a.tsv", b"a\tb\nx\ty\n", r"a.tsv` does not tell which column holds the text"),
         ("a.tsv", b"text\n", r"a.tsv` holds no text"),
-        ("a.csv", b'text\n"open\n', r"a.csv` line 2 is not valid CSV: unexpected end of data"),
+        ("a.csv", b'text\n"open\n', r"a.csv` line 2 is not valid CSV: a field in double quotes is not closed"),
         ("a.csv", b'text,n\n"x"y,1\n', r"a.csv` line 2 is not valid CSV"),
         ("a.csv", b"text,n\nx,1\ny\n", r"a.csv` byte 11: the record has 1 fields where 2 are expected"),
         ("a.csv", b"text,n\n" + b"\xff,1\n", r"a.csv` line 2 is not UTF-8: byte `0xff` at byte 7"),

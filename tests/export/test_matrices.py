@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from slimformer.artifact.storage.packed import packed_weights
 from slimformer.integrations.onnx.matrices import BlockEmbedding, BlockLinear, replace_matrices
 from slimformer.registry import FORMATS
-from slimformer.views import unrounded
+from slimformer.views import packed_weights, unrounded
 from tests import zoo
 from tests.export import making
 

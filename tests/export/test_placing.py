@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
 
 from slimformer.artifact.ownership import mark
@@ -96,13 +98,44 @@ def test_nothing_is_written_into_an_artifact(tmp_path):
         check_place(tmp_path / "model.onnx", overwrite=False)
 
 
+def write_divided(path):
+    """A model whose one weight lies in the file beside it."""
+    weight = onnx.numpy_helper.from_array(np.ones(64, np.float32), "weight")
+    model = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], [], [weight]), producer_name="test")
+    onnx.save(model, path, save_as_external_data=True, location=data_beside(path).name, size_threshold=0)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "link"])
+def test_a_file_beside_a_model_that_holds_nothing_of_it_stays(kind, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(OLD)
+    if kind == "link":
+        write_divided(path)
+        data_beside(path).rename(tmp_path / "weights")
+        data_beside(path).symlink_to("weights")
+    elif kind == "file":
+        data_beside(path).write_text("mine")
+    else:
+        data_beside(path).mkdir()
+    listing, content = runs.listing(tmp_path), path.read_bytes()
+    with pytest.raises(ArtifactError, match=r"model.onnx.data` holds nothing of `model.onnx`, so it is not replaced"):
+        check_place(path, overwrite=True)
+    assert runs.listing(tmp_path) == listing
+    assert path.read_bytes() == content
+
+
+def test_a_link_to_a_model_is_not_replaced(tmp_path):
+    (tmp_path / "real.onnx").write_bytes(OLD)
+    (tmp_path / "model.onnx").symlink_to("real.onnx")
+    with pytest.raises(ArtifactError, match=r"model.onnx` is a link"):
+        check_place(tmp_path / "model.onnx", overwrite=True)
+
+
 def test_data_beside_a_file_comes_and_goes_with_it(tmp_path):
     path = tmp_path / "model.onnx"
     with staged(path) as draft:
-        draft.write_bytes(b"graph")
-        data_beside(draft).write_bytes(b"weights")
+        write_divided(draft)
     assert runs.listing(tmp_path) == {"model.onnx", "model.onnx.data"}
-    path.write_bytes(OLD)
     with staged(path, overwrite=True) as draft:
         draft.write_bytes(b"all in one")
     assert runs.listing(tmp_path) == {"model.onnx"}

@@ -83,7 +83,7 @@ def test_tables(write):
         {"text": "two\nlines", "label": "y"},
     ]
     assert [request.line for request in found] == [2, 3, 5]
-    assert found[2].error == "1 fields where 2 are expected (text, label)"
+    assert found[2].error == "1 fields where 2 are expected (text, label); mend the row"
     found = read(write("r.tsv", 'question\tcontext\n"who\tthe "cat"\n'))
     assert found[0].content == {"question": '"who', "context": 'the "cat"'}
     assert read(write("one.csv", "anything\nhello\n"))[0].content == "hello"
@@ -145,7 +145,7 @@ def test_rows_of_a_table_that_cannot_be_read(write, monkeypatch):
     found = read(write("r.csv", 'text\nfine\n"a long field\nof three lines\nthat goes on\nfine\n'))
     assert [request.error for request in found] == [
         None,
-        "not a row of a table: a row of more than 30 characters",
+        "not a row of a table: a row of more than 30 characters; mend it",
         None,
     ]
     assert [request.content for request in found[::2]] == ["fine", "fine"]
@@ -154,7 +154,7 @@ def test_rows_of_a_table_that_cannot_be_read(write, monkeypatch):
     found = read(write("r.csv", 'text,label\n"a"b,x\n"whole",y\n"cut off,'))
     assert found[0].error.startswith("not a row of a table: ")
     assert found[1].content == {"text": "whole", "label": "y"}
-    assert found[2].error == "not a row of a table: unexpected end of data"
+    assert found[2].error == "not a row of a table: a field in double quotes is not closed; mend it"
     assert [request.line for request in found] == [2, 3, 4]
 
 

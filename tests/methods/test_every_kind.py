@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import TYPE_CHECKING
 
 import pytest
+from PIL import Image
 
 from slimformer.artifact import read_manifest
 from tests import corpus, runs
@@ -134,6 +136,8 @@ def rows(split: str) -> list[str]:
 
 def generated(kind: str, folder: Path) -> Path:
     """Data of a kind in somebody's own files."""
+    if kind.startswith("image"):
+        return images(folder)
     for split in ("train", "dev"):
         lines = []
         for number, text in enumerate(rows(split)):
@@ -150,9 +154,23 @@ def generated(kind: str, folder: Path) -> Path:
                     "answers": {"text": [words[1]], "answer_start": [text.index(words[1])]},
                 },
                 "language-modelling": {"text": text},
+                "last-word": {"text": text},
+                "multi-label": {"text": text, "labels": [f"c{each}" for each in range(number % 3)]},
+                "retrieval": {"text": text, "label": f"c{number % 3}"},
+                "similarity": {"text1": text, "text2": " ".join(reversed(words)), "score": number % 4},
             }[kind]
             lines.append(json.dumps(row))
         (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def images(folder: Path) -> Path:
+    """Small images of two classes."""
+    for split, label, number in itertools.product(("train", "dev"), ("dark", "light"), range(6)):
+        place = folder / split / label
+        place.mkdir(parents=True, exist_ok=True)
+        shade = 20 * number + (0 if label == "dark" else 120)
+        Image.new("RGB", (28, 28), (shade, 60, shade)).save(place / f"{number}.png")
     return folder
 
 
@@ -164,6 +182,8 @@ MEASURED = {
     "multiple-choice": {"accuracy"},
     "question-answering": {"f1", "exact_match"},
     "language-modelling": {"perplexity", "loss", "accuracy"},
+    "retrieval": {"one_nearest_neighbour"},
+    "similarity": {"spearman", "pearson"},
 }
 
 

@@ -96,11 +96,11 @@ def test_a_grid_whose_best_is_on_the_border_is_widened_so_often_and_no_oftener(c
 
 @pytest.mark.slow
 def test_a_rate_at_which_the_loss_becomes_no_number_is_the_worst_one(common):
-    result = slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="3e-3,1e30", clip=0.0, lr_widenings=0)
-    assert result.rates["1e+30"] is None
+    result = slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="3e-3,1e12", clip=0.0, lr_widenings=0)
+    assert result.rates["1e+12"] is None
     assert result.metrics["accuracy"] == result.rates["0.003"]
-    with pytest.raises(TrainingError, match=r"at every learning rate from 1e\+29 to 1e\+30; give lower ones"):
-        slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="1e29,1e30", clip=0.0)
+    with pytest.raises(TrainingError, match=r"at every learning rate from 1e\+11 to 1e\+12; give lower ones"):
+        slimformer.finetune(**{**common, "max_steps": 4}, lr_grid="1e11,1e12", clip=0.0)
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_a_grid_does_not_go_on_with_other_data(split, place, common, tmp_path, m
     (file,) = data.glob(f"{split}.*")
     before = file.read_text()
     file.write_text(before + before.splitlines()[-1] + "\n")
-    with pytest.raises(TrainingError, match="had `data_digest` = "):
+    with pytest.raises(TrainingError, match=r"the data of the run in .* was changed since it began"):
         slimformer.finetune(**settings, resume=True)
     file.write_text(before)
     assert slimformer.finetune(**settings, resume=True).rates.keys() >= {"0.001", "0.01"}
@@ -212,10 +212,10 @@ def test_quantizing_a_bare_base_trains_its_teacher_once(place, common, tmp_path)
 @pytest.mark.slow
 def test_distillation_chooses_by_the_task_its_student_is_measured_on(place, common, tmp_path):
     settings = {"teacher": place / "base", "corpus": place / "data" / "train.tsv", "text_column": "text", "layers": 1}
-    steps = {"max_steps": 2, "batch_size": 4, "max_length": 16, "finetune_steps": 4, "quiet": True}
+    steps = {"max_steps": 2, "batch_size": 4, "max_length": 16, "quiet": True}
     with pytest.raises(ConfigError, match="a corpus has no score on dev; give `--task` and `--data`"):
         slimformer.distill(**settings, **steps, lr_grid="1e-4,1e-3", out=tmp_path / "out")
-    task = {"task": "classification", "data": place / "data", "report": tmp_path / "report.html"}
+    task = {"task": "classification", "data": place / "data", "finetune_steps": 4, "report": tmp_path / "report.html"}
     grid = {"lr_grid": "1e-4,1e-2", "lr_widenings": 0}
     result = slimformer.distill(**settings, **steps, **task, **grid, out=tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out-classification", "report.html"}

@@ -83,7 +83,7 @@ def test_what_a_run_reads_is_not_replaced_by_its_result(place, tmp_path, setting
     (tmp_path / "out").mkdir()
     config = FinetuneConfig.make({name: tmp_path / value for name, value in settings.items()})
     with pytest.raises(TrainingError, match=words):
-        place.check_apart(config, base="model")
+        place.check_apart(config, "model")
 
 
 def test_a_result_does_not_go_into_an_artifact(tmp_path):
@@ -210,3 +210,62 @@ def test_a_run_that_ends_leaves_the_folder_of_one_that_has_just_begun(place):
         place.training.begin(SETTINGS, resume=False)
         place.training.remove()
     assert not place.training.path.exists()
+
+
+@pytest.mark.parametrize("name", ["settings.json", "checkpoint-1/sealed.json", "best.safetensors", "corpus.jsonl"])
+def test_a_pipe_among_checkpoints_is_refused_and_not_waited_for(name, place, tmp_path):
+    unfinished(place)
+    path = tmp_path / "out.training" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(TrainingError, match=f"{name}` is neither a file nor a folder; remove it"):
+        place.check(SETTINGS, RESUME)
+
+
+def test_settings_without_end_are_not_read(place, tmp_path):
+    unfinished(place)
+    os.truncate(tmp_path / "out.training" / "settings.json", 1 << 32)
+    with pytest.raises(TrainingError, match=r"cannot be read: it has more than .* bytes"):
+        place.check(SETTINGS, RESUME)
+
+
+@pytest.mark.parametrize(("name", "words"), [("data_digest", "the data of"), ("base_fingerprint", "the base of")])
+def test_what_was_changed_since_the_run_began_is_named(name, words, place):
+    with place.training.claimed():
+        place.training.begin({**SETTINGS, name: "one"}, resume=False)
+        with pytest.raises(TrainingError, match=f"{words} the run in .* was changed since it began; put it back"):
+            place.training.begin({**SETTINGS, name: "other"}, resume=True)
+
+
+def test_files_of_the_user_in_a_checkpoint_outlive_the_run(place, tmp_path):
+    unfinished(place)
+    for name in ("checkpoint-7/thesis.txt", "checkpoint-7/weights.safetensors", "checkpoint-\u0663/x.json"):
+        (tmp_path / "out.training" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "out.training" / name).write_text("mine")
+    with place.working():
+        pass
+    left = {path.relative_to(tmp_path / "out.training").as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"checkpoint-7/thesis.txt", "checkpoint-\u0663/x.json"}
+
+
+def test_a_folder_that_is_moved_away_during_a_run_is_named(place, tmp_path):
+    words = r"out\.training` cannot be written any more: no such file or directory; leave the folder alone"
+
+    def lose() -> None:
+        with place.working() as folder:
+            folder.path.rename(tmp_path / "kept")
+            (folder.path / "best.safetensors").write_text("")
+
+    with pytest.raises(TrainingError, match=words):
+        lose()
+
+
+def test_two_names_of_one_place_have_one_run(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    with (
+        OutputDirectory.of(str(tmp_path / "out")).working(),
+        pytest.raises(TrainingError, match="another run is at work"),
+    ):
+        OutputDirectory.of(str(tmp_path / "link")).check(SETTINGS, RunOptions())

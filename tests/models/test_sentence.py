@@ -11,7 +11,8 @@ import torch
 
 from slimformer import models
 from slimformer.errors import CheckpointError
-from slimformer.models.sentence import FLAGS, SentenceSettings, normalize, pool
+from slimformer.models.pooling import normalize, pool
+from slimformer.models.sentence import FLAGS, SentenceSettings
 from tests import corpus, runs
 
 HIDDEN = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(3))
@@ -197,3 +198,38 @@ def test_a_prompt_that_is_not_pooled_is_refused_by_both(tmp_path):
 
 def test_the_alias_is_resolved_first():
     assert SentenceSettings.of("minilm") == SentenceSettings.read(models.resolve("minilm"))
+
+
+MODULES = [{"type": "x.Transformer", "path": ""}, {"type": "x.Pooling", "path": "1_Pooling"}]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("modules.json", None, "holds null"),
+        ("modules.json", MODULES[1:], "has the steps `Pooling`"),
+        ("modules.json", [*MODULES, MODULES[1]], "has the steps"),
+        ("modules.json", [MODULES[0], {"type": "x.Pooling", "path": "../1_Pooling"}], "no folder inside"),
+        ("modules.json", [MODULES[0], {"type": "x.Pooling", "path": "x" * 5_000}], "no folder inside"),
+        ("modules.json", [MODULES[0], {"type": "x.Pooling", "path": 5}], "no folder inside"),
+        ("1_Pooling/config.json", {"pooling_mode": 5}, "has the pooling_mode `5`"),
+        ("1_Pooling/config.json", {"pooling_mode": ["mean"] * 3}, "is not a list that names each way once"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, "has the pooling_mode"),
+        ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "has the pooling_mode"),
+        ("1_Pooling/config.json", {"pooling_mode_cls_token": "false"}, "has the pooling_mode_cls_token `false`"),
+        ("1_Pooling/config.json", {"pooling_mode_foo": True}, "there is no pooling `pooling_mode_foo`"),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "has the pooling_mode `none`"),
+        ("1_Pooling/config.json", {"include_prompt": "x"}, "has the include_prompt `x`"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "has the max_seq_length `0`"),
+        ("sentence_bert_config.json", {"max_seq_length": "x"}, "has the max_seq_length `x`"),
+        ("sentence_bert_config.json", [], "which is not a table of settings"),
+        ("config_sentence_transformers.json", {"prompts": {"q": "x" * 70_000}}, "of at most 65,536 characters"),
+        ("config_sentence_transformers.json", {"prompts": {"q": 5}}, "which is not an object of texts"),
+        ("config_sentence_transformers.json", {"prompts": {"q": ""}, "default_prompt_name": []}, "is not a text"),
+    ],
+)
+def test_files_that_say_what_no_sentence_encoder_does_are_refused(file, content, message, tmp_path):
+    SentenceSettings().write(tmp_path, 8)
+    (tmp_path / file).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=message):
+        SentenceSettings.read(tmp_path)

@@ -53,6 +53,7 @@ def arguments(command, model, tmp_path):
         more = task if METHODS.get(command).learns_from == "task" else corpora
         return [command, first, model, *more, *out]
     more = {"evaluate": task, "predict": ["a film"], "export": ["--out", tmp_path / "model.onnx"], "merge": out}
+    more |= {"extract": ["--allocation", "S", *out], "route": [*task[2:], "--compute", "0.5", *out]}
     return [command, model, *more.get(command, [])]
 
 

@@ -54,7 +54,7 @@ def test_what_is_written_is_read(specs):
         ("relations 2", "`relations 2` at character 1 is no term"),
         ("relations,,mlm", "`` at character 11 is no term"),
         ("hidden]:1", "is no term"),
-        ("", "no term is given"),
+        ("", "no term is given|`terms` is ``; give a value"),
         ("mlm, mlm:2", "`mlm` is there twice"),
         (["mlm", "hidden 1"], "`hidden 1` at entry 2 is no term"),
         ({"mlmm": 1}, "`mlmm`: there is no term `mlmm`"),

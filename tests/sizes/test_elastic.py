@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
 from slimformer import Anatomy
-from slimformer.errors import SizeError
-from slimformer.sizes import Allocation, Elastic, extract, make_elastic, name_sizes
-from slimformer.views import carried, enable_checkpointing
+from slimformer.errors import SizeError, ViewError
+from slimformer.sizes import Allocation, Elastic, extract, make_elastic, make_plain, name_sizes
+from slimformer.views import attached, carried, enable_checkpointing, restore_output, snapshot
 from tests import zoo
 
 NARROW = {"neurons": name_sizes([0.25, 0.5, 1]), "heads": name_sizes([0.25, 0.5, 1], heads=[0.5, 0.5, 1])}
@@ -211,3 +211,57 @@ def test_a_model_is_made_elastic_once():
     assert make_elastic(model) is Elastic.of(model)
     with pytest.raises(SizeError, match="elastic already"):
         make_elastic(model)
+
+
+MATRYOSHKA = name_sizes([0.25, 0.5, 1], output=[0.25, 0.5, 1])
+
+
+@pytest.mark.parametrize("family", ["bert", "vit", "llama"])
+def test_outputs_of_a_size_are_the_first_dimensions(family, tmp_path):
+    model = zoo.build(family)
+    whole = outputs(model, family)
+    elastic = make_elastic(model, MATRYOSHKA)
+    same(outputs(model, family), whole)
+    width = whole.shape[-1]
+    with elastic.at("S"):
+        small = outputs(model, family)
+    assert small.shape == (*whole.shape[:-1], width // 4)
+    with elastic.at("S,M,S"):
+        assert outputs(model, family).shape[-1] == width // 2  # those of the largest size in it
+    extracted = extract(model, "S")
+    same(outputs(extracted, family), small)
+    extracted.save_pretrained(tmp_path)
+    again = zoo.bare(family).from_pretrained(tmp_path).eval()
+    same(outputs(again, family)[..., : width // 4], small)  # Transformers alone shows all dimensions
+    restore_output(again)
+    same(outputs(again, family), small)
+    same(outputs(snapshot(again), family), small)
+    same(outputs(copy.deepcopy(again), family), small)
+    same(outputs(make_plain(model), family), whole)
+
+
+def test_a_model_that_shows_few_dimensions_can_be_nested_and_made_plain_again():
+    model = zoo.build("bert")
+    make_elastic(model, MATRYOSHKA)
+    half = extract(model, "M")
+    elastic = make_elastic(half, MATRYOSHKA)
+    with elastic.at("S"):
+        assert outputs(half, "bert").shape[-1] == 6
+    assert outputs(half, "bert").shape[-1] == 24
+    assert outputs(make_plain(half), "bert").shape[-1] == 24
+
+
+def test_outputs_of_a_head_are_not_nested():
+    model = zoo.build_headed("bert")
+    with pytest.raises(ViewError, match="those of its head, and nested dimensions are those of embeddings"):
+        make_elastic(model, MATRYOSHKA)
+    assert next(attached(model), None) is None
+    make_elastic(model)  # nothing is left of the attempt
+
+
+@pytest.mark.parametrize("dimensions", [0, 49, "8", True])
+def test_a_config_that_tells_of_impossible_dimensions_is_refused(dimensions):
+    model = zoo.build("bert")
+    model.config.output_dimensions = dimensions
+    with pytest.raises(ViewError, match="`output_dimensions` of the config is"):
+        restore_output(model)

@@ -131,3 +131,25 @@ def test_a_full_disk_leaves_the_former_checkpoint_and_nothing_half_written(size,
     again, resumed = once(tmp_path / "run", iter([0.9]), save_every=2)
     assert again.steps == whole.steps
     assert all(torch.equal(value, resumed[name]) for name, value in weights.items())
+
+
+class Intruder:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return self.path.touch, ()
+
+
+def test_code_in_a_checkpoint_that_was_sealed_again_does_not_run(tmp_path):
+    with pytest.raises(StopNowError):
+        once(tmp_path / "run", iter([0.5]), save_every=2)
+    latest = checkpoints.latest(tmp_path / "run")
+    torch.save(Intruder(tmp_path / "owned"), latest / "optimizer.pt")
+    (latest / checkpoints.SEAL).unlink()
+    checkpoints.seal(latest)
+    with pytest.raises(TrainingError, match="holds code or what no run writes, and is not read"):
+        once(tmp_path / "run", iter([0.9]), save_every=2)
+    assert not (tmp_path / "owned").exists()

@@ -28,9 +28,9 @@ def test_a_grid_is_read_from_text_and_lists_and_put_in_order(value):
         ("1e-5,0", "a learning rate is greater than 0"),
         ("1e-5,-1", "a learning rate is greater than 0"),
         ("1e-5,nan", "finite number"),
-        ("1e-5,inf", "finite number"),
+        ("1e-5,inf", "inf is no learning rate"),
         ("1e-5,fast", "give learning rates such as `1e-5,3e-5,1e-4`"),
-        ("", "give learning rates such as"),
+        ("", "give a value, or leave it out"),
     ],
 )
 def test_a_grid_that_cannot_be_tried_is_refused(value, message):

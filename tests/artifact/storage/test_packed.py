@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import slimformer
 from slimformer.artifact.loading import load_model
-from slimformer.artifact.storage.packed import keep_quantized, packed_weights
+from slimformer.artifact.storage.packed import keep_quantized
 from slimformer.artifact.storage.quantizer import adopt
 from slimformer.cli.inspect import inspect_model
 from slimformer.errors import ArtifactError, CheckpointError
@@ -23,7 +23,7 @@ from slimformer.formats import find_format
 from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.registry import FORMATS
-from slimformer.views import bake, quantized_weights, rounding_of
+from slimformer.views import bake, packed_weights, quantized_weights, rounding_of
 from tests import zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 

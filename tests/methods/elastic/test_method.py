@@ -24,6 +24,7 @@ from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
 from slimformer.sizes import Elastic, make_elastic
 from slimformer.views import attached
 from tests import corpus, runs, zoo
+from tests.methods.test_every_kind import generated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,13 +40,18 @@ def place(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def trained(place) -> Path:
+    train(place, place / "first", max_steps=1)
+    return place / "first"
+
+
 def train(place, out, **settings):
     return elastic(
-        model=str(place / "base"),
         task="classification",
         data=str(place / "data"),
         out=None if out is None else str(out),
-        **{**QUICK, **settings},
+        **{"model": str(place / "base"), **QUICK, **settings},
     )
 
 
@@ -73,19 +79,48 @@ def test_all_sizes_are_measured_stored_and_loaded(place, tmp_path):
             assert not torch.equal(loaded.model(input_ids=ids).logits, plain(input_ids=ids).logits)
 
 
+def train_on(place, base, out, **settings):
+    return train(place, out, **settings, model=str(base))
+
+
 @pytest.mark.slow
-def test_an_elastic_model_is_trained_on(place, tmp_path):
-    """Once fine-tuned further at all sizes, it has them still."""
-    train(place, tmp_path / "first")
-    again = elastic(
-        model=str(tmp_path / "first"),
-        task="classification",
-        data=str(place / "data"),
-        out=str(tmp_path / "second"),
-        **QUICK,
-    )
-    assert Elastic.of(again.model).names == ("S", "M", "L", "XL")
-    assert [step.method for step in slimformer.load(tmp_path / "second").manifest.steps] == ["elastic", "elastic"]
+def test_an_elastic_model_is_trained_on_with_its_sizes_and_its_order(place, tmp_path):
+    """What is nested is that of the base, whatever the defaults are: small sizes keep the neurons they were given."""
+    shares = {"sizes": "0.25,0.5,1", "head_sizes": "0.5,1,1", "skip": True}
+    train(place, tmp_path / "first", order="magnitude", **shares)
+    first = read_sizes(tmp_path / "first")
+    again = train_on(place, tmp_path / "first", tmp_path / "second", lr=1e-9, max_steps=2)
+    second = read_sizes(tmp_path / "second")
+    assert second == first
+    assert second.order is not None
+    assert Elastic.of(again.model).names == ("S", "M", "XL")
+    steps = slimformer.load(tmp_path / "second").manifest.steps
+    assert [step.method for step in steps] == ["elastic", "elastic"]
+    assert steps[1].config["sizes"] == "0.25,0.5,1"
+    assert steps[1].config["order"] == "none"
+    # With next to no learning rate every size answers what it answered before.
+    before, ids = slimformer.load(tmp_path / "first").model, torch.arange(12).view(2, 6)
+    for size in ("S", "M", "XL", "S,0"):
+        with torch.no_grad(), Elastic.of(before).at(size), Elastic.of(again.model).at(size):
+            expected = before(input_ids=ids).logits
+            torch.testing.assert_close(again.model(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-4)
+    same = train_on(place, tmp_path / "first", None, max_steps=1, **shares, order="none")
+    assert Elastic.of(same.model).names == ("S", "M", "XL")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sizes": "0.25,1"}, "`sizes` is `0.25,1`, and `.*first` is elastic with 0.125,0.25,0.5,1; leave it out"),
+        ({"head_sizes": "0.5,1,1,1"}, "`head_sizes` is `0.5,1,1,1`, and `.*first` is elastic with 1,1,1,1"),
+        ({"skip": True}, "`skip` is `True`, and blocks of"),
+        ({"order": "magnitude"}, "`order` is `magnitude`, and the neurons of `.*first` have the order"),
+    ],
+)
+def test_other_sizes_than_those_of_an_elastic_base_are_refused(trained, place, tmp_path, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        train_on(place, trained, tmp_path / "out", **settings)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -167,6 +202,34 @@ def test_joint_training_is_the_mean_over_sizes(place):
         with sizes.at(name):
             expected.append(float(model(**batch()).loss))
     assert losses == pytest.approx(expected * 2)
+    objective(model, batch())  # a step of one part, as the last of an epoch may be
+    objective.begin(3)
+    assert float(objective(model, batch()).total) == pytest.approx(expected[0])
+
+
+@pytest.mark.slow
+def test_each_update_of_joint_training_takes_a_batch_for_each_size(place, monkeypatch):
+    """Four batches of different examples, one for each size, and one step of the optimizer."""
+    steps: list[list[tuple[str, bytes]]] = []
+    begin, call = ElasticObjective.begin, ElasticObjective.__call__
+
+    def noted(self, model, inputs, totals=None):
+        loss = call(self, model, inputs, totals)
+        value = self.elastic.extent.value
+        name = next(size for size in self.elastic.names if self.elastic._values(self.elastic.allocation(size)) == value)
+        steps[-1].append((name, inputs["input_ids"].numpy().tobytes()))
+        return loss
+
+    monkeypatch.setattr(ElasticObjective, "begin", lambda self, step: (steps.append([]), begin(self, step)))
+    monkeypatch.setattr(ElasticObjective, "__call__", noted)
+    result = train(
+        place, None, training="joint", batch_size=28, max_steps=10
+    )  # the fourth step of 96 examples is short
+    assert result.steps == 10 == len(steps)
+    for step in steps:
+        assert [name for name, _ in step] == ["S", "M", "L", "XL"][: len(step)]
+        assert len({inputs for _, inputs in step}) == len(step)
+    assert [len(step) for step in steps] == [4, 4, 4, 2, 4, 4, 4, 2, 4, 4]
 
 
 @pytest.mark.slow
@@ -177,6 +240,27 @@ def test_the_best_weights_are_chosen_over_sizes(place):
         logged = {entry["step"]: entry[f"eval_{metric}"] for entry in result.log if f"eval_{metric}" in entry}
         assert result.metrics[metric] == pytest.approx(max(logged.values()))
         assert logged[result.kept_step] == max(logged.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("choose_by", ["mean", "largest"])
+def test_the_best_weights_are_those_of_the_lowest_perplexity(tmp_path, choose_by):
+    """A rate far too high makes it worse after a while, so that the best step is not the last one."""
+    (tmp_path / "data").mkdir()
+    data = generated("language-modelling", tmp_path / "data")
+    base = runs.decoder(tmp_path / "base")
+    settings = {**QUICK, "max_steps": 12, "eval_every": 2, "lr": 0.3, "schedule": "constant", "batch_size": 4}
+    result = elastic(
+        model=str(base), task="language-modelling", data=str(data), out=None, choose_by=choose_by, **settings
+    )
+    metric = "mean perplexity" if choose_by == "mean" else "perplexity"
+    logged = {entry["step"]: entry[f"eval_{metric}"] for entry in result.log if f"eval_{metric}" in entry}
+    assert logged[result.kept_step] == min(logged.values())
+    assert max(logged.values()) > 1.01 * min(logged.values())
+    assert result.metrics[metric] == pytest.approx(min(logged.values()), rel=1e-4)
+    assert result.metrics["mean perplexity"] == pytest.approx(
+        sum(result.metrics[f"perplexity@{size}"] for size in ("S", "M", "L", "XL")) / 4
+    )
 
 
 @pytest.mark.slow
@@ -199,6 +283,7 @@ def test_killed_and_resumed_with_accumulation_ends_with_the_same_bytes(place, tm
 
 
 SCRIPT = """
+import os
 import sys
 from slimformer import elastic
 from slimformer.artifact.storage.elastic import read_sizes
@@ -206,6 +291,7 @@ from slimformer.cli.output import print_json
 
 base, data, out = sys.argv[1:]
 loop = {"max_steps": 6, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True}
+loop["accumulation"] = 2 // int(os.environ.get("WORLD_SIZE", "1"))
 result = elastic(model=base, task="classification", data=data, out=out, **loop)
 print_json({**result.summary(), "losses": [entry["loss"] for entry in result.log if "loss" in entry]})
 """
@@ -226,6 +312,8 @@ def test_two_processes_train_the_sizes_that_one_does(place, tmp_path):
     two = run([*launch, "--main_process_port", "0"], tmp_path / "two")
     assert (one["processes"], two["processes"]) == (1, 2)
     assert two["losses"] == pytest.approx(one["losses"], rel=1e-5)
+    # Two processes add two gradients, one process with two parts of the batch adds the same two.
+    assert digest(tmp_path / "two") == digest(tmp_path / "one")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +326,7 @@ def test_two_processes_train_the_sizes_that_one_does(place, tmp_path):
         ({"probabilities": "0.25,0.25,0.25,0.25", "training": "joint"}, "draws none"),
         ({"training": "joint", "batch_size": 30}, "multiple of 4"),
         ({"order": "size"}, "there is no order `size`; known: activation, magnitude, none"),
-        ({"head_sizes": "0.5,1"}, "`heads` has 2 shares for 4 sizes"),
+        ({"head_sizes": "0.5,1"}, "`head_sizes` has 2 shares for 4 sizes"),
     ],
 )
 def test_impossible_settings_are_refused(settings, message):
@@ -273,9 +361,9 @@ def test_commands_take_a_size(place, tmp_path):
     ("change", "message"),
     [
         (lambda record: record["sizes"].pop(), "shares"),
-        (lambda record: record.update(sizes=[]), "no table of sizes"),
-        (lambda record: record["sizes"][0].update(neurons=7), "no table of sizes"),
-        (lambda record: record.update(other=1), "no table of sizes"),
+        (lambda record: record.update(sizes=[]), "has a wrong `sizes`"),
+        (lambda record: record["sizes"][0].update(neurons=7), "has a wrong `sizes.0.neurons`.*seen 7"),
+        (lambda record: record.update(other=1), "has the unknown key `other`"),
     ],
 )
 def test_a_table_of_sizes_that_cannot_be_is_refused(place, tmp_path, change, message):

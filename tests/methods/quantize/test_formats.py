@@ -13,12 +13,11 @@ from torch import nn
 
 import slimformer
 from slimformer import quantize
-from slimformer.artifact.storage.packed import packed_weights
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.formats import Layout, NumberFormat
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.registry import FORMATS
-from slimformer.views import QuantizedView, attach, describe, quantize_weight, restore
+from slimformer.views import QuantizedView, attach, describe, packed_weights, quantize_weight, restore
 from tests import corpus
 
 SETTINGS = {"task": "classification", "max_steps": 4, "batch_size": 8, "lr": 1e-3, "quiet": True}

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 import slimformer
 from slimformer import quantize
 from slimformer.artifact import read_manifest
-from slimformer.artifact.storage.packed import packed_weights
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.methods.method import RunOptions
 from slimformer.methods.quantize import QuantizeConfig
@@ -20,7 +19,7 @@ from slimformer.methods.quantize.method import Quantize
 from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.objectives import TermObjective
 from slimformer.tasks import get_task
-from slimformer.views import bake, quantized_weights, rounding_of
+from slimformer.views import bake, packed_weights, quantized_weights, rounding_of
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
 
@@ -87,7 +86,7 @@ def test_the_model_goes_by_codes_and_small_floats(tuned, data):
     from transformers import AutoModelForSequenceClassification
 
     model = AutoModelForSequenceClassification.from_pretrained(tuned)
-    method = Quantize(QuantizeConfig(), RunOptions())
+    method = Quantize(QuantizeConfig(model=str(tuned)), RunOptions())
     method.model, method.data = model, get_task("classification").load(data)
     assert isinstance(method.prepare(model), TermObjective)
     method.finish()

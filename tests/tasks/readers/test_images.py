@@ -81,7 +81,7 @@ def test_bytes_after_the_end_of_a_jpeg_do_no_harm(write):
 
 def test_folders_without_images_and_broken_zips(write, tmp_path):
     (tmp_path / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(DataError, match="train` holds no rows"):
+    with pytest.raises(DataError, match="train` holds no images in folders of their classes"):
         read_image_folder(tmp_path, "train")
     with pytest.raises(DataError, match=r"b.zip` is not a zip file that can be read"):
         read_image_folder(write("b.zip", "no"), "train")

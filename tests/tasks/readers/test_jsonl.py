@@ -23,8 +23,8 @@ def test_one_array_of_objects(write):
     ("content", "message"),
     [
         ('{"text": "a"}\n{"text": }\n', "a.jsonl` line 2 is not valid JSON: Expecting value at character 10"),
-        ('{"text": "a"}\n3\n', "line 2 holds a int, not an object"),
-        ("[1]", "line 1 holds a int"),
+        ('{"text": "a"}\n3\n', "line 2 holds `3`, not an object"),
+        ("[1]", "line 1 holds `1`"),
         ('[\n{"a": 1},\n', "is not valid JSON"),
     ],
 )

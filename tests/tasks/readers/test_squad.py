@@ -27,8 +27,8 @@ def test_both_versions(write):
     [
         ("{", "a.json` line 1 is not valid JSON"),
         ("[]", "a.json` has no list `data`"),
-        ('{"data": [{"title": "x"}]}', "article 1 is not in SQuAD's layout: 'paragraphs' is missing"),
-        (squad({"id": "1", "answers": []}), "'question' is missing"),
+        ('{"data": [{"title": "x"}]}', "article 1 is not in SQuAD's layout: `paragraphs` is missing"),
+        (squad({"id": "1", "answers": []}), "`question` is missing"),
         ('{"data": []}', "holds no rows"),
     ],
 )
