@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
 RESULTS = Path(__file__).parents[1] / "results"
 #: How the names of instruction sets begin that change how fast products are, and their last bits.
 INSTRUCTIONS = ("fma", "avx", "amx")
+
+
+def _use_checkout() -> None:
+    """Import slimformer from the checkout that the benchmark lies in.
+
+    An editable installation of another one would win over PYTHONPATH, and change what is measured while it runs.
+    """
+    file = RESULTS.parents[1] / "src" / "slimformer" / "__init__.py"
+    if "slimformer" in sys.modules:
+        return
+    spec = importlib.util.spec_from_file_location("slimformer", file, submodule_search_locations=[str(file.parent)])
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["slimformer"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+_use_checkout()
 
 
 def options(description: str) -> argparse.ArgumentParser:
@@ -45,6 +64,13 @@ def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1
 
 def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
     """Print a result and, unless tiny, write it to benchmarks/results/NAME.json."""
+    print(json.dumps(result, indent=2))
+    if not arguments.tiny:
+        write(name, arguments, result)
+
+
+def write(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
+    """Write a result to benchmarks/results/NAME.json, whole or not at all."""
     record = {
         "benchmark": name,
         "command": shlex.join(["python", f"benchmarks/{name}.py", *map(_without_folders, sys.argv[1:])]),
@@ -60,10 +86,10 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
         },
         "result": result,
     }
-    print(json.dumps(result, indent=2))
-    if not arguments.tiny:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+    RESULTS.mkdir(exist_ok=True)
+    stage = RESULTS / f".{name}.{os.getpid()}"
+    stage.write_text(json.dumps(record, indent=2) + "\n")
+    stage.replace(RESULTS / f"{name}.json")
 
 
 def _without_folders(argument: str) -> str:

@@ -1,0 +1,335 @@
+"""One elastic decoder from scratch against separate ones: MatFormer's comparison (arXiv 2310.07707) on film reviews.
+
+A decoder of 8 blocks of 256 (9.4 million weights) with a vocabulary of 4,096 of its own reads IMDB's reviews in blocks
+of 128 tokens. The paper's budget: each of four separate models, as wide as S, M, L and XL, sees X tokens, and each run
+that trains all sizes at once sees 4X: sampled (MatFormer), joint (as DynaBERT: four batches an update) and per block
+(as Once-for-All). The learning rate of each of these seven is the best of three on dev after a quarter of its steps.
+Then, all on text that no run has seen: loss of each size; Mix'n'Match between the sizes in four orders; 1,000 pairs of
+allocation and loss with a predictor of them; agreement with the largest size.
+
+By default X is half a million tokens with one seed, about 5 hours of one core. `--full` takes X of 2 million, three
+seeds, and narrower shapes to fit a scaling law on. All of it is small pieces of work: results are kept after each, a
+run that is killed goes on from its last checkpoint in `--work`, and what is there is not done again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import random
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from harness import RESULTS, options
+from harness.language import BATCH, cut_blocks, losses
+from harness.nested import SIZES, TOGETHER, VARIANTS, gap, summary
+from harness.pieces import OutOfTimeError, Pieces
+from slimformer import elastic, load
+from slimformer.methods.elastic.analysis import consistency
+from slimformer.sizes import ORDERS, Allocation, Elastic
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+NAME = "elastic_lm"
+RATES = (1e-3, 2.5e-3, 6e-3)
+#: Allocations in a piece of work, tokens they are measured on, and pieces.
+PAIRS, PAIR_TOKENS, PAIR_PIECES = 25, 20_480, 40
+TEST_TOKENS, MIX_TOKENS, CONSISTENCY_TOKENS = 102_400, 61_440, 20_480
+DEV_REVIEWS, TEST_REVIEWS = 75, 400
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The size of everything.
+
+    Args:
+        hidden: Width of the decoder; its FFN has four times as many neurons.
+        layers: Its blocks.
+        steps: Optimizer steps of a separate model, which make X tokens.
+        seed: Seed of weights, order of the data and sizes drawn.
+        tiny: Whether to show only that it runs.
+    """
+
+    hidden: int = 256
+    layers: int = 8
+    steps: int = 1024
+    seed: int = 0
+    tiny: bool = False
+    batch: int = 4
+    length: int = 128
+    vocabulary: int = 4096
+
+    @property
+    def tokens(self) -> int:
+        """X."""
+        return self.steps * self.batch * self.length
+
+    @property
+    def name(self) -> str:
+        """What tells its pieces from those of others."""
+        return f"{self.hidden}x{self.layers}, {self.tokens} tokens, seed {self.seed}"
+
+    def cut(self, count: int) -> int:
+        """A number of tokens, or next to none."""
+        return 8 * self.length if self.tiny else count
+
+
+def settings(plan: Plan, variant: str, rate: float, short: bool) -> dict[str, Any]:
+    """The settings of `slimformer.elastic` for a run; a separate model is one with a single size."""
+    steps = max(1, plan.steps // 4) if short else plan.steps
+    ffn = 4 * plan.hidden
+    how: dict[str, Any] = {"max_steps": 4 * steps, "batch_size": plan.batch, "ffn": ffn}
+    if variant in TOGETHER:
+        how["training"] = TOGETHER[variant]
+        if variant == "joint":  # four batches an update
+            how.update(max_steps=steps, batch_size=4 * plan.batch)
+    else:
+        how.update(sizes="1", max_steps=steps, ffn=round(ffn * SIZES[variant.split()[-1]]))
+    return {
+        **how,
+        "layers": plan.layers,
+        "hidden": plan.hidden,
+        "heads": plan.hidden // 32,
+        "vocabulary": plan.vocabulary,
+        "lr": rate,
+        "schedule": "cosine",
+        "beta2": 0.95,
+        "weight_decay": 0.1,
+        "seed": plan.seed,
+        "best": False,
+    }
+
+
+def write_texts(data: Path, work: Path, tiny: bool) -> Path:
+    """Reviews as train, dev and test, the same ones every time."""
+    folder = work / "texts"
+    with (data / "imdb" / "imdb_12k.csv").open(encoding="utf-8", newline="") as file:
+        reviews = [row["text"].replace("<br />", "\n") for row in csv.DictReader(file)]
+    random.Random(0).shuffle(reviews)
+    reviews = reviews[:200] if tiny else reviews
+    dev, test = (5, 5) if tiny else (DEV_REVIEWS, TEST_REVIEWS)
+    splits = {"dev": reviews[:dev], "test": reviews[dev : dev + test], "train": reviews[dev + test :]}
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, texts in splits.items():
+        stage = folder / f"{split}.jsonl.part"
+        stage.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        stage.replace(folder / f"{split}.jsonl")
+    decoder = {"model_type": "llama", "tie_word_embeddings": True, "max_position_embeddings": 512}
+    (work / "decoder.json").write_text(json.dumps(decoder))
+    return folder
+
+
+class Table:
+    """All that is done for one plan.
+
+    Args:
+        plan: How large everything is.
+        pieces: Where results are kept.
+        work: Folder for models and texts.
+        threads: Threads to train with.
+    """
+
+    def __init__(self, plan: Plan, pieces: Pieces, work: Path, threads: int) -> None:
+        self.plan, self.pieces, self.work, self.threads = plan, pieces, work, threads
+        self.texts = work / "texts"
+
+    def do(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """One piece of this plan."""
+        return self.pieces.do(f"{self.plan.name}: {name}", work)
+
+    def train(self, variant: str, rate: float, short: bool) -> dict[str, Any]:
+        """One run, on from where it was killed; loss on dev by size."""
+        out = self.folder(variant, rate if short else None)
+        result = elastic(
+            scratch=str(self.work / "decoder.json"),
+            task="language-modelling",
+            data=str(self.texts),
+            max_length=self.plan.length,
+            out=str(out),
+            threads=self.threads,
+            save_every=128,
+            log_every=64,
+            quiet=True,
+            resume=True,
+            **settings(self.plan, variant, rate, short),
+        )
+        names = ["XL"] if variant not in TOGETHER else list(SIZES)
+        return {"rate": rate, "dev": {size: round(math.log(result.metrics[f"perplexity@{size}"]), 4) for size in names}}
+
+    def folder(self, variant: str, rate: float | None = None) -> Path:
+        """Where a model is kept."""
+        ending = "" if rate is None else f" {rate:g}"
+        return self.work / f"{self.plan.name} {variant}{ending}".replace(", ", "-").replace(" ", "-")
+
+    def best_rate(self, variant: str) -> float:
+        """The best of three learning rates on dev, by the mean over sizes."""
+        scores = {}
+        for rate in RATES[:1] if self.plan.tiny else RATES:
+            tried = self.do(f"{variant} at {rate:g}", lambda rate=rate: self.train(variant, rate, short=True))
+            shutil.rmtree(self.folder(variant, rate), ignore_errors=True)
+            scores[rate] = float(np.mean(list(tried["dev"].values())))
+        return min(scores, key=scores.__getitem__)
+
+    @cached_property
+    def blocks(self) -> dict[str, Tensor]:
+        """Blocks of tokens of the splits that are not trained on."""
+        tokenizer = load(self.folder("elastic")).processor
+        cut = {}
+        for split, tokens in {"dev": PAIR_TOKENS, "test": TEST_TOKENS}.items():
+            lines = (self.texts / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+            texts = [json.loads(line)["text"] for line in lines]
+            cut[split] = cut_blocks(texts, tokenizer, self.plan.length, self.plan.cut(tokens))
+        return cut
+
+    def model(self, variant: str) -> Any:
+        """A trained model with its sizes."""
+        return load(self.folder(variant)).model.eval()
+
+    def test_loss(self, variant: str) -> dict[str, Any]:
+        """Loss on test, block by block."""
+        model = self.model(variant)
+        nested, by_size = Elastic.of(model), {}
+        for size in nested.names:
+            with nested.at(size):
+                by_size[variant.split()[-1] if variant not in TOGETHER else size] = losses(model, self.blocks["test"])
+        np.savez(f"{self.folder(variant)}-test.npz", **by_size)
+        return {"loss": {size: round(float(each.mean()), 4) for size, each in by_size.items()}}
+
+    def gaps(self, variant: str) -> dict[str, Any]:
+        """How much worse each size of a model is than the separate one, on the same blocks of test."""
+        together = np.load(f"{self.folder(variant)}-test.npz")
+        apart = {size: np.load(f"{self.folder(f'separate {size}')}-test.npz")[size] for size in SIZES}
+        return {"gap": {size: gap(together[size], apart[size]) for size in SIZES}}
+
+    def allocation_losses(self, variant: str, allocations: list[Allocation], blocks: Tensor) -> dict[str, float]:
+        """Loss of each allocation of a model."""
+        model = self.model(variant)
+        nested, measured = Elastic.of(model), {}
+        for allocation in allocations:
+            with nested.at(allocation):
+                measured[str(allocation)] = round(float(losses(model, blocks).mean()), 5)
+        return measured
+
+    def mixed(self, order: str) -> list[Allocation]:
+        """Mix'n'Match in an order: of two neighbouring sizes, the larger one in a quarter, half, … of the blocks."""
+        nested = Elastic.of(self.model("elastic"))
+        ranked, step = ORDERS[order](self.plan.layers), max(1, self.plan.layers // 4)
+        mixtures = []
+        for small, large in pairwise(nested.sizes):
+            for count in range(step, self.plan.layers, step):
+                larger = set(ranked[:count])
+                mixtures.append(Allocation(tuple(large if i in larger else small for i in range(self.plan.layers))))
+        return [*mixtures, *(nested.allocation(size) for size in nested.names)]
+
+    def drawn(self) -> Iterator[list[Allocation]]:
+        """Allocations drawn at random, none of them twice, in pieces."""
+        draw, sizes = random.Random(f"{self.plan.seed} pairs"), Elastic.of(self.model("elastic")).sizes
+        seen: dict[str, Allocation] = {}
+        count, pieces = (2, 2) if self.plan.tiny else (PAIRS, PAIR_PIECES)
+        while len(seen) < count * pieces:
+            allocation = Allocation(tuple(draw.choices(sizes, k=self.plan.layers)))
+            seen.setdefault(str(allocation), allocation)
+        ordered = list(seen.values())
+        for number in range(pieces):
+            yield ordered[number * count : (number + 1) * count]
+
+    def agreement(self, kind: str) -> dict[str, Any]:
+        """Consistency of the smaller sizes with the largest, of one elastic model or of separate ones."""
+        blocks = self.blocks["test"][: max(1, self.plan.cut(CONSISTENCY_TOKENS) // self.plan.length)]
+        batches = [{"input_ids": batch} for batch in blocks.split(BATCH)]
+        names, new = list(SIZES)[:-1], self.plan.length // 4
+        if kind == "elastic":
+            measured = consistency(self.model("elastic"), batches, prefix=new, new_tokens=new)
+        else:
+            others = {size: self.model(f"separate {size}") for size in names}
+            measured = consistency(self.model("separate XL"), batches, (), others, prefix=new, new_tokens=new)
+        rows = {size: vars(measured.data[size]) for size in names}
+        return {"size": {size: {name: round(value, 4) for name, value in row.items()} for size, row in rows.items()}}
+
+    def losses_of_all(self) -> None:
+        """Train the seven, each with its best rate, and measure them on test."""
+        for variant in VARIANTS:
+            rate = self.best_rate(variant)
+            self.do(f"{variant}", lambda v=variant, r=rate: self.train(v, r, short=False))
+        for variant in VARIANTS:
+            self.do(f"test of {variant}", lambda v=variant: self.test_loss(v))
+        for variant in TOGETHER:
+            self.do(f"gaps of {variant}", lambda v=variant: self.gaps(v))
+
+    def everything(self) -> None:
+        """All pieces of the table."""
+        self.losses_of_all()
+        some = slice(max(1, self.plan.cut(MIX_TOKENS) // self.plan.length))
+        for variant, order in [*(("elastic", order) for order in ORDERS), ("per-block", "increasing")]:
+            name = f"Mix'n'Match of {variant}, {order}"
+            self.do(
+                name,
+                lambda v=variant, o=order: {
+                    "loss": self.allocation_losses(v, self.mixed(o), self.blocks["test"][some])
+                },
+            )
+        for kind in ("elastic", "separate"):
+            self.do(f"consistency of {kind}", lambda k=kind: self.agreement(k))
+        for number, part in enumerate(self.drawn()):
+            self.do(
+                f"pairs {number}",
+                lambda p=part: {"loss": self.allocation_losses("elastic", p, self.blocks["dev"])},
+            )
+
+
+def plans(arguments: argparse.Namespace) -> list[Plan]:
+    """What is done, the table of the first seed first."""
+    if arguments.tiny:
+        return [Plan(hidden=32, layers=4, steps=2, seed=arguments.seed, tiny=True, batch=2, length=16, vocabulary=300)]
+    if not arguments.full:
+        return [Plan(seed=arguments.seed)]
+    return [Plan(steps=4096, seed=seed) for seed in range(3)]
+
+
+def shapes(arguments: argparse.Namespace) -> list[Plan]:
+    """Narrower decoders for the scaling law; at the default size of X a part of `--full` too."""
+    return [Plan(hidden=hidden, seed=0) for hidden in (64, 128, 192)] if arguments.full else []
+
+
+def main() -> None:
+    """Do whatever is not done yet."""
+    parser = options(__doc__)
+    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
+    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
+    parser.add_argument("--full", action="store_true", help="X of 2 million tokens, three seeds, a scaling law")
+    arguments = parser.parse_args()
+    if not (arguments.data / "imdb").is_dir():
+        print(f"skipped: no reviews at {arguments.data / 'imdb'}; give --data")
+        return
+    torch.set_num_threads(arguments.threads)
+    pieces = Pieces(NAME, arguments, summary)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch) if arguments.tiny else arguments.work
+        write_texts(arguments.data, work, arguments.tiny)
+        try:
+            for plan in plans(arguments):
+                Table(plan, pieces, work, arguments.threads).everything()
+            for plan in shapes(arguments):
+                Table(plan, pieces, work, arguments.threads).losses_of_all()
+        except OutOfTimeError:
+            print("the minutes are over; start again to go on")
+            return
+    print(json.dumps(pieces.summary(pieces.done), indent=2))
+
+
+if __name__ == "__main__":
+    main()

