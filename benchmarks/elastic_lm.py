@@ -4,12 +4,13 @@ A decoder of 8 blocks of 256 (9.4 million weights) with a vocabulary of 4,096 of
 of 128 tokens. The paper's budget: each of four separate models, as wide as S, M, L and XL, sees X tokens, and each run
 that trains all sizes at once sees 4X: sampled (MatFormer), joint (as DynaBERT: four batches an update) and per block
 (as Once-for-All). The learning rate of each of these seven is the best of three on dev after a quarter of its steps.
-Then, all on text that no run has seen: loss of each size; Mix'n'Match between the sizes in four orders; 1,000 pairs of
-allocation and loss with a predictor of them; agreement with the largest size.
+Then, all on text that no run has seen: loss of each size; Mix'n'Match between the sizes in four orders; evolutionary
+search with a predictor fitted to 1,000 pairs of allocation and loss; agreement with the largest size.
 
 By default X is half a million tokens with one seed, about 5 hours of one core. `--full` takes X of 2 million, three
 seeds, and narrower shapes to fit a scaling law on. All of it is small pieces of work: results are kept after each, a
-run that is killed goes on from its last checkpoint in `--work`, and what is there is not done again.
+run that is killed goes on from its last checkpoint in `--work`, and what is there is not done again. All that needs one
+model is done as soon as it is trained; where `--work` was lost, a model that is needed again is trained again.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ import torch
 
 from harness import RESULTS, options
 from harness.language import BATCH, cut_blocks, losses
-from harness.nested import SIZES, TOGETHER, VARIANTS, gap, summary
+from harness.nested import SIZES, TOGETHER, VARIANTS, summary
 from harness.pieces import OutOfTimeError, Pieces
 from slimformer import elastic, load
 from slimformer.methods.elastic.analysis import consistency
-from slimformer.sizes import ORDERS, Allocation, Elastic
+from slimformer.sizes import ORDERS, Allocation, Budget, Costs, Elastic, Predictor, Scored, evolve, name_sizes
 
 if TYPE_CHECKING:
     import argparse
@@ -49,6 +50,8 @@ RATES = (1e-3, 2.5e-3, 6e-3)
 PAIRS, PAIR_TOKENS, PAIR_PIECES = 25, 20_480, 40
 TEST_TOKENS, MIX_TOKENS, CONSISTENCY_TOKENS = 102_400, 61_440, 20_480
 DEV_REVIEWS, TEST_REVIEWS = 75, 400
+#: Parts of test whose mean losses are kept.
+PARTS = 25
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,7 @@ class Table:
     def __init__(self, plan: Plan, pieces: Pieces, work: Path, threads: int) -> None:
         self.plan, self.pieces, self.work, self.threads = plan, pieces, work, threads
         self.texts = work / "texts"
+        self.sizes = name_sizes(list(SIZES.values()))
 
     def do(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """One piece of this plan."""
@@ -184,9 +188,15 @@ class Table:
         return min(scores, key=scores.__getitem__)
 
     @cached_property
+    def tokenizer(self) -> Any:
+        """The one that all models have, since all are trained on the same texts."""
+        trained = [variant for variant in VARIANTS if (self.folder(variant) / "slimformer.json").exists()]
+        return load(self.folder(trained[0])).processor
+
+    @cached_property
     def blocks(self) -> dict[str, Tensor]:
         """Blocks of tokens of the splits that are not trained on."""
-        tokenizer = load(self.folder("elastic")).processor
+        tokenizer = self.tokenizer
         cut = {}
         for split, tokens in {"dev": PAIR_TOKENS, "test": TEST_TOKENS}.items():
             lines = (self.texts / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -195,24 +205,25 @@ class Table:
         return cut
 
     def model(self, variant: str) -> Any:
-        """A trained model with its sizes."""
+        """A trained model with its sizes; trained again where only its results are left."""
+        if not (self.folder(variant) / "slimformer.json").exists():
+            self.train(variant, self.best_rate(variant), short=False)
         return load(self.folder(variant)).model.eval()
 
     def test_loss(self, variant: str) -> dict[str, Any]:
-        """Loss on test, block by block."""
+        """Loss on test: the mean, and the means of `PARTS` parts, by which two models are compared pair by pair."""
         model = self.model(variant)
         nested, by_size = Elastic.of(model), {}
         for size in nested.names:
             with nested.at(size):
                 by_size[variant.split()[-1] if variant not in TOGETHER else size] = losses(model, self.blocks["test"])
-        np.savez(f"{self.folder(variant)}-test.npz", **by_size)
-        return {"loss": {size: round(float(each.mean()), 4) for size, each in by_size.items()}}
-
-    def gaps(self, variant: str) -> dict[str, Any]:
-        """How much worse each size of a model is than the separate one, on the same blocks of test."""
-        together = np.load(f"{self.folder(variant)}-test.npz")
-        apart = {size: np.load(f"{self.folder(f'separate {size}')}-test.npz")[size] for size in SIZES}
-        return {"gap": {size: gap(together[size], apart[size]) for size in SIZES}}
+        return {
+            "loss": {size: round(float(each.mean()), 4) for size, each in by_size.items()},
+            "parts": {
+                size: [round(float(part.mean()), 4) for part in np.array_split(each, min(PARTS, len(each)))]
+                for size, each in by_size.items()
+            },
+        }
 
     def allocation_losses(self, variant: str, allocations: list[Allocation], blocks: Tensor) -> dict[str, float]:
         """Loss of each allocation of a model."""
@@ -225,22 +236,21 @@ class Table:
 
     def mixed(self, order: str) -> list[Allocation]:
         """Mix'n'Match in an order: of two neighbouring sizes, the larger one in a quarter, half, … of the blocks."""
-        nested = Elastic.of(self.model("elastic"))
         ranked, step = ORDERS[order](self.plan.layers), max(1, self.plan.layers // 4)
         mixtures = []
-        for small, large in pairwise(nested.sizes):
+        for small, large in pairwise(self.sizes):
             for count in range(step, self.plan.layers, step):
                 larger = set(ranked[:count])
                 mixtures.append(Allocation(tuple(large if i in larger else small for i in range(self.plan.layers))))
-        return [*mixtures, *(nested.allocation(size) for size in nested.names)]
+        return [*mixtures, *(Allocation((size,) * self.plan.layers) for size in self.sizes)]
 
     def drawn(self) -> Iterator[list[Allocation]]:
         """Allocations drawn at random, none of them twice, in pieces."""
-        draw, sizes = random.Random(f"{self.plan.seed} pairs"), Elastic.of(self.model("elastic")).sizes
+        draw = random.Random(f"{self.plan.seed} pairs")
         seen: dict[str, Allocation] = {}
-        count, pieces = (2, 2) if self.plan.tiny else (PAIRS, PAIR_PIECES)
+        count, pieces = (5, 2) if self.plan.tiny else (PAIRS, PAIR_PIECES)
         while len(seen) < count * pieces:
-            allocation = Allocation(tuple(draw.choices(sizes, k=self.plan.layers)))
+            allocation = Allocation(tuple(draw.choices(self.sizes, k=self.plan.layers)))
             seen.setdefault(str(allocation), allocation)
         ordered = list(seen.values())
         for number in range(pieces):
@@ -259,35 +269,65 @@ class Table:
         rows = {size: vars(measured.data[size]) for size in names}
         return {"size": {size: {name: round(value, 4) for name, value in row.items()} for size, row in rows.items()}}
 
-    def losses_of_all(self) -> None:
-        """Train the seven, each with its best rate, and measure them on test."""
-        for variant in VARIANTS:
-            rate = self.best_rate(variant)
-            self.do(f"{variant}", lambda v=variant, r=rate: self.train(v, r, short=False))
-        for variant in VARIANTS:
-            self.do(f"test of {variant}", lambda v=variant: self.test_loss(v))
-        for variant in TOGETHER:
-            self.do(f"gaps of {variant}", lambda v=variant: self.gaps(v))
+    def search(self, pairs: dict[str, float]) -> dict[str, Any]:
+        """Evolution with a predictor fitted to measured pairs, against Mix'n'Match at the costs of its mixtures."""
+        model = self.model("elastic")
+        nested, costs = Elastic.of(model), Costs.of(model)
+        scored = [Scored(nested.allocation(name), loss) for name, loss in pairs.items()]
+        predictor = Predictor.fit(nested, scored, self.plan.seed)
+        mixtures = self.mixed("increasing")[: -len(self.sizes)]
+        picks = [
+            evolve(nested, Budget(costs, costs.total(mixture)), predictor, seed=self.plan.seed) for mixture in mixtures
+        ]
+        loss = self.allocation_losses("elastic", [*mixtures, *picks], self.blocks["test"][self.some])
+        return {
+            "pairs": len(pairs),
+            "rank_correlation": round(predictor.correlation, 4),
+            "squared_error": float(f"{predictor.error:.2e}"),
+            "picks": {
+                str(mixture): {"mixture": loss[str(mixture)], "search": loss[str(pick)], "picked": pick.by_block}
+                for mixture, pick in zip(mixtures, picks, strict=True)
+            },
+        }
+
+    @property
+    def some(self) -> slice:
+        """The blocks of test that mixtures are measured on."""
+        return slice(max(1, self.plan.cut(MIX_TOKENS) // self.plan.length))
+
+    def losses_of(self, variant: str) -> None:
+        """Train a model with its best rate and measure it on test."""
+        rate = self.best_rate(variant)
+        self.do(variant, lambda: self.train(variant, rate, short=False))
+        self.do(f"test of {variant}", lambda: self.test_loss(variant))
+
+    def mixtures(self, variant: str, order: str) -> None:
+        """Losses of mixtures of sizes."""
+        self.do(
+            f"Mix'n'Match of {variant}, {order}",
+            lambda: {"loss": self.allocation_losses(variant, self.mixed(order), self.blocks["test"][self.some])},
+        )
 
     def everything(self) -> None:
         """All pieces of the table."""
-        self.losses_of_all()
-        some = slice(max(1, self.plan.cut(MIX_TOKENS) // self.plan.length))
-        for variant, order in [*(("elastic", order) for order in ORDERS), ("per-block", "increasing")]:
-            name = f"Mix'n'Match of {variant}, {order}"
-            self.do(
-                name,
-                lambda v=variant, o=order: {
-                    "loss": self.allocation_losses(v, self.mixed(o), self.blocks["test"][some])
-                },
-            )
-        for kind in ("elastic", "separate"):
-            self.do(f"consistency of {kind}", lambda k=kind: self.agreement(k))
+        self.losses_of("elastic")
+        for order in ORDERS:
+            self.mixtures("elastic", order)
+        self.do("consistency of elastic", lambda: self.agreement("elastic"))
+        for size in SIZES:
+            self.losses_of(f"separate {size}")
+        self.do("consistency of separate", lambda: self.agreement("separate"))
+        self.losses_of("joint")
+        self.losses_of("per-block")
+        self.mixtures("per-block", "increasing")
+        pairs: dict[str, float] = {}
         for number, part in enumerate(self.drawn()):
-            self.do(
+            measured = self.do(
                 f"pairs {number}",
                 lambda p=part: {"loss": self.allocation_losses("elastic", p, self.blocks["dev"])},
             )
+            pairs |= measured["loss"]
+        self.do("search", lambda: self.search(pairs))
 
 
 def plans(arguments: argparse.Namespace) -> list[Plan]:
@@ -324,7 +364,8 @@ def main() -> None:
             for plan in plans(arguments):
                 Table(plan, pieces, work, arguments.threads).everything()
             for plan in shapes(arguments):
-                Table(plan, pieces, work, arguments.threads).losses_of_all()
+                for variant in VARIANTS:
+                    Table(plan, pieces, work, arguments.threads).losses_of(variant)
         except OutOfTimeError:
             print("the minutes are over; start again to go on")
             return

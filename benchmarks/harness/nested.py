@@ -1,4 +1,4 @@
-"""What pieces of work on nested sizes come to: gaps, lines between sizes, predictors of loss, a scaling law."""
+"""What pieces of work on nested sizes come to: gaps, lines between sizes, a scaling law."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr
-from sklearn.linear_model import Ridge
 
 from slimformer.methods.elastic.analysis import Run, fit_scaling_law
 
@@ -15,17 +13,20 @@ SIZES = {"S": 0.125, "M": 0.25, "L": 0.5, "XL": 1.0}
 #: Runs that train all sizes at once.
 TOGETHER = {"elastic": "sampled", "joint": "joint", "per-block": "per-block"}
 VARIANTS = (*(f"separate {size}" for size in SIZES), *TOGETHER)
-#: Share of the pairs that a predictor is fitted on; the rest is held out (MatFormer, arXiv 2310.07707, appendix).
-FITTED = 0.6
 #: Runs that a scaling law of three numbers is fitted on at least.
 LEAST_RUNS = 8
 
 
-def gap(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> dict[str, float]:
+def gap(one: list[float], other: list[float]) -> dict[str, float]:
     """How much larger the mean of one sample is, pair by pair, with its standard error."""
-    differences = one - other
+    differences = np.subtract(one, other)
     error = differences.std(ddof=1) / np.sqrt(len(differences)) if len(differences) > 1 else 0.0
     return {"mean": round(float(differences.mean()), 4), "error": round(float(error), 4)}
+
+
+def gaps(piece: dict[str, Any], separate: dict[str, list[float]]) -> dict[str, Any]:
+    """How much worse each size of a model is than the separate one, on the same parts of test."""
+    return {size: gap(parts, separate[size]) for size, parts in piece["parts"].items() if size in separate}
 
 
 def above_line(weights: dict[str, float], losses: dict[str, float], sizes: list[str]) -> dict[str, float]:
@@ -43,22 +44,6 @@ def above_line(weights: dict[str, float], losses: dict[str, float], sizes: list[
                 share = (weight - weights[small]) / (weights[large] - weights[small])
                 excess[name] = round(losses[name] - (1 - share) * losses[small] - share * losses[large], 4)
     return excess
-
-
-def predictor_quality(pairs: dict[str, float], sizes: list[str]) -> dict[str, float]:
-    """How well the losses of allocations are predicted from the size of each block, on pairs that are held out."""
-    blocks = max(allocation.count(",") + 1 for allocation in pairs)  # one that is alike in all of them is one name
-    spelled = [each.split(",") if "," in each else [each] * blocks for each in pairs]
-    rows = [[size == name for size in allocation for name in sizes] for allocation in spelled]
-    features, losses = np.array(rows, float), np.array(list(pairs.values()))
-    fitted = round(FITTED * len(losses))  # allocations come in random order
-    model = Ridge(alpha=1e-3).fit(features[:fitted], losses[:fitted])
-    predicted, actual = model.predict(features[fitted:]), losses[fitted:]
-    return {
-        "pairs": len(losses),
-        "rank_correlation": round(float(spearmanr(predicted, actual).statistic), 4),
-        "squared_error": float(f"{np.mean((predicted - actual) ** 2):.2e}"),
-    }
 
 
 def block_weights(hidden: int, share: float) -> int:
@@ -98,8 +83,10 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
 def summarize(plan: str, pieces: dict[str, Any]) -> dict[str, Any]:
     """The table of one plan, as far as its pieces are there."""
     sizes = list(SIZES)
-    table = {v: pieces[f"test of {v}"]["loss"] for v in VARIANTS if f"test of {v}" in pieces}
+    tested = {v: pieces[f"test of {v}"] for v in VARIANTS if f"test of {v}" in pieces}
+    table = {v: piece["loss"] for v, piece in tested.items()}
     separate = {size: row[size] for v, row in table.items() if v not in TOGETHER for size in row}
+    parts = {size: part for v, piece in tested.items() if v not in TOGETHER for size, part in piece["parts"].items()}
     mixtures = {}
     for name, piece in pieces.items():
         if name.startswith("Mix'n'Match"):
@@ -107,15 +94,12 @@ def summarize(plan: str, pieces: dict[str, Any]) -> dict[str, Any]:
             excess = above_line(weights, piece["loss"], sizes)
             mean = round(float(np.mean(list(excess.values()))), 4)
             mixtures[name.removeprefix("Mix'n'Match of ")] = {"mean": mean, "above_line": excess}
-    pairs = {
-        k: loss for name, piece in pieces.items() if name.startswith("pairs ") for k, loss in piece["loss"].items()
-    }
     result = {
         "rates": {v: pieces[v]["rate"] for v in VARIANTS if v in pieces},
         "loss": {**({"separate": separate} if separate else {}), **{v: table[v] for v in TOGETHER if v in table}},
-        "gap": {v: pieces[f"gaps of {v}"]["gap"] for v in TOGETHER if f"gaps of {v}" in pieces},
+        "gap": {v: gaps(tested[v], parts) for v in TOGETHER if v in tested},
         "mixtures": mixtures,
-        "predictor": predictor_quality(pairs, sizes) if len(pairs) > 3 else {},
+        "search": pieces.get("search"),
         "consistency": {
             name.removeprefix("consistency of "): piece["size"]
             for name, piece in pieces.items()
