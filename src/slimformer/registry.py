@@ -145,6 +145,10 @@ METHODS: Registry[Any] = Registry(
             "slimformer.methods.elastic.method:Elastic",
             "Train one model whose nested sizes all work.",
         ),
+        "adapt": (
+            "slimformer.methods.adapt.method:Adapt",
+            "Pre-train a model further on a domain, distilled from itself.",
+        ),
         "trim": ("slimformer.methods.trim.method:Trim", "Drop the word pieces that a domain does not use."),
     },
 )
@@ -205,6 +209,10 @@ TERMS: Registry[Any] = Registry(
         "pooled": ("slimformer.objectives.terms.pooled:Pooled", "sentence embeddings"),
         "mlm": ("slimformer.objectives.terms.language:MaskedTokens", "masked language modelling"),
         "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
+        "reconstruction": (
+            "slimformer.objectives.terms.language:Reconstruction",
+            "hidden tokens, each text counting alike",
+        ),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
         "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
         "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),

@@ -269,7 +269,7 @@ NUMBERS = {
     ),
     "a relation twice": Bad(lambda room: room.distill("--layers", 1, "--relations", "qq,qq"), ("`qq,qq`", "twice"), 2),
     "a rate for a task that is not there": Bad(
-        lambda room: room.distill("--layers", 1, "--finetune-lr", 0.1), ("`--finetune-lr` is 0.1", "`--task`"), 2
+        lambda room: room.distill("--layers", 1, "--finetune-lr", 0.1), ("`--finetune-lr` is 0.1", "`--then-task`"), 2
     ),
     "a cache in a file": Bad(
         lambda room: room.distill("--layers", 1, "--teacher-cache", room.write("file", "mine")),

@@ -213,9 +213,14 @@ def test_quantizing_a_bare_base_trains_its_teacher_once(place, common, tmp_path)
 def test_distillation_chooses_by_the_task_its_student_is_measured_on(place, common, tmp_path):
     settings = {"teacher": place / "base", "corpus": place / "data" / "train.tsv", "text_column": "text", "layers": 1}
     steps = {"max_steps": 2, "batch_size": 4, "max_length": 16, "quiet": True}
-    with pytest.raises(ConfigError, match="a corpus has no score on dev; give `--task` and `--data`"):
+    with pytest.raises(ConfigError, match="a corpus has no score on dev; give `--then-task` and `--data`"):
         slimformer.distill(**settings, **steps, lr_grid="1e-4,1e-3", out=tmp_path / "out")
-    task = {"task": "classification", "data": place / "data", "finetune_steps": 4, "report": tmp_path / "report.html"}
+    task = {
+        "then_task": "classification",
+        "data": place / "data",
+        "finetune_steps": 4,
+        "report": tmp_path / "report.html",
+    }
     grid = {"lr_grid": "1e-4,1e-2", "lr_widenings": 0}
     result = slimformer.distill(**settings, **steps, **task, **grid, out=tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "out-classification", "report.html"}

@@ -72,7 +72,7 @@ if os.environ["RANK"] == "0":
     sys.addaudithook(slow)
 loop = {"max_steps": 1, "batch_size": 4, "threads": 1, "quiet": True}
 corpus = {"corpus": [data + "/train.tsv"], "text_column": "text", "max_length": 16}
-task = {"task": "classification", "data": data, "finetune_steps": 1, "finetune_batch_size": 4}
+task = {"then_task": "classification", "data": data, "finetune_steps": 1, "finetune_batch_size": 4}
 distill(teacher=base, layers=1, out=out, **corpus, **task, **loop)
 """
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from slimformer.config import Config
+from slimformer.config import Config, Positive
 
 
 def several(value: Any) -> Any:
@@ -27,3 +27,12 @@ class CorpusOptions(Config):
     documents: Literal["lines", "paragraphs"] = Field(
         "lines", description="What a document of a text file is: a line, or what stands between blank lines."
     )
+
+
+class StreamOptions(CorpusOptions):
+    """How a corpus is cut into examples and shuffled."""
+
+    max_length: Positive | None = Field(
+        None, description="Tokens of an example; by default 512, or as many as the models take."
+    )
+    buffer: Positive = Field(16, description="Mebibytes of text that are shuffled together.")

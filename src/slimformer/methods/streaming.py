@@ -2,65 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slimformer.corpus import Corpus, open_corpus
+from slimformer.corpus import open_corpus
+from slimformer.corpus.parts import Part
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
 from slimformer.tasks.features import Features
 from slimformer.tasks.masking import TokenMasking
-from slimformer.tasks.splits import Split
 from slimformer.tasks.task import TaskData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from slimformer.corpus import Stream
     from slimformer.corpus.options import CorpusOptions
-    from slimformer.corpus.source import OnFault
     from slimformer.tasks.features import Inputs
 
 #: The task that a corpus is learned by.
 TASK = "language-modelling"
-#: One document in so many is held out of a corpus, and of one with fewer bytes than that.
-HELD_OUT, SMALL_HELD_OUT, SMALL = 100, 10, 2**22
 #: Characters of the documents that a model is measured on, and that a tokenizer is learned from, at most.
 DEV_CHARACTERS, TRAIN_CHARACTERS = 2**19, 2**26
-
-
-class Part(Corpus):
-    """The documents of a corpus that are learned from, or those that are held out.
-
-    Which they are follows from their text alone, so that a copy of a document in another file goes with it.
-
-    Args:
-        corpus: The corpus.
-        held_out: Which part.
-    """
-
-    def __init__(self, corpus: Corpus, *, held_out: bool) -> None:
-        super().__init__(corpus.sources)
-        self.held_out = held_out
-        self._one_in = HELD_OUT if self.sizes.sum() >= SMALL else SMALL_HELD_OUT
-
-    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
-        """The documents of one segment that belong to the part."""
-        for document in super().read(segment, on_fault):
-            number = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big")
-            if (number % self._one_in == 0) == self.held_out:
-                yield document
-
-    def first(self, characters: int) -> Split:
-        """The first documents, up to so many characters, as examples of language modelling."""
-        examples, size = [], 0
-        for number, document in enumerate(self.documents(), 1):
-            if size >= characters:
-                break
-            examples.append({"text": document, "document": str(number)})
-            size += len(document)
-        return Split(examples, [("corpus", number) for number in range(1, len(examples) + 1)])
 
 
 class StreamedFeatures(Features):

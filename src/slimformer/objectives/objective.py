@@ -16,6 +16,7 @@ from slimformer.errors import ConfigError
 from slimformer.objectives.balance import EVERY, Progress, rebalance
 from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
+from slimformer.objectives.terms.term import CLEAN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from slimformer.objectives.teacher import Source
     from slimformer.objectives.terms import Mean, Term
 
-CLEAN = "clean"
 #: Under this name the examples of a batch are counted, whatever the terms count.
 EXAMPLES = "examples"
 
@@ -275,6 +275,19 @@ def variants(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         if dot:
             batches.setdefault(variant, dict(clean))[own] = value
     return batches
+
+
+def freeze_unused(student: RecordedStudent, objective: TermObjective, inputs: dict[str, Any]) -> list[str]:
+    """Let only those weights be trained that the objective reaches; return the names of the others.
+
+    One backward pass on a small batch tells. Nothing is trained yet.
+    """
+    objective(student, inputs).total.backward()
+    idle = [name for name, parameter in student.named_parameters() if parameter.grad is None]
+    for name, parameter in student.named_parameters():
+        parameter.requires_grad_(name not in idle)
+        parameter.grad = None
+    return idle
 
 
 def _check_sources(terms: Sequence[Weighted], sources: Mapping[str, Source]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch import Tensor
 
 from slimformer.anatomy import Anatomy
+from slimformer.models import IGNORED
 from slimformer.models.pooling import pool
 from slimformer.taps import Taps
 from slimformer.views.attention import Scores, goes_through_registry, kept_scores, use_attention
@@ -31,6 +32,8 @@ Activations = dict[str, Tensor]
 LABELS = ("labels", "start_positions", "end_positions")
 #: Outputs of the head, under the names Transformers gives them.
 PREDICTIONS = ("logits", "start_logits", "end_logits")
+#: Logits at the positions that have a label alone.
+LABELLED_LOGITS = "labelled_logits"
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Request:
     Args:
         blocks: Block number → names of `taps.BlockRecord`, or `mask` for what was added to the scores.
         embeddings: Whether to keep the input of the first block.
-        outputs: What the whole model gives: `predictions` of its head, its own `loss`, `last_hidden`, or one vector
-            for each text, such as `pooled.mean` or `pooled.cls+mean`: ways of `models.sentence`, joined by +.
+        outputs: What the whole model gives: `predictions` of its head, `labelled_logits` of it (computed for no other
+            position where nothing else asks for them), its own `loss`, `last_hidden`, or one vector for each text, such
+            as `pooled.mean` or `pooled.cls+mean`: ways of `models.sentence`, joined by +.
     """
 
     blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -96,6 +100,7 @@ class Recorder:
             inputs: The batch; labels reach the model only where its own loss is requested.
             call: A wrapper around the model to run in its place, as far as it goes.
         """
+        labels = inputs.get("labels")
         inputs = self._prepare(inputs)
         with ExitStack() as stack:
             kept = stack.enter_context(kept_scores(self.model, self._scored)) if self._reads else {}
@@ -103,11 +108,21 @@ class Recorder:
             taps = stack.enter_context(Taps(self.model, self._tapped, embeddings=self.request.embeddings))
             hidden = any(map(_needs_no_head, self.request.outputs))
             last = stack.enter_context(_last_hidden(self.anatomy.base)) if hidden else []
+            if self._narrows:
+                stack.enter_context(_labelled_alone(self.anatomy.base, labels))
             outputs = self._run(taps, inputs, call)
             activations = self._of_blocks(taps, kept)
         if self.request.embeddings:
             activations["embeddings"] = taps.embeddings
-        return {**activations, **self._of_outputs(outputs, last, inputs.get("attention_mask"))}
+        activations |= self._of_outputs(outputs, last, inputs.get("attention_mask"))
+        if LABELLED_LOGITS in self.request.outputs:
+            activations[LABELLED_LOGITS] = outputs.logits[0] if self._narrows else outputs.logits[_is_labelled(labels)]
+        return activations
+
+    @property
+    def _narrows(self) -> bool:
+        """Whether the head sees nothing but positions with a label."""
+        return LABELLED_LOGITS in self.request.outputs and not self.request.outputs & {"predictions", "loss"}
 
     def _prepare(self, inputs: dict[str, Any]) -> dict[str, Any]:
         if "loss" not in self.request.outputs:
@@ -167,6 +182,25 @@ def _last_hidden(base: nn.Module) -> Iterator[list[Tensor]]:
         yield kept
     finally:
         handle.remove()
+
+
+@contextmanager
+def _labelled_alone(base: nn.Module, labels: Tensor) -> Iterator[None]:
+    """Let the head around a base model see the positions that have a label as one text: [1, labelled, hidden]."""
+
+    def select(_module: nn.Module, _args: Any, output: Any) -> Any:
+        output.last_hidden_state = output.last_hidden_state[_is_labelled(labels)][None]
+        return output
+
+    handle = base.register_forward_hook(select)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _is_labelled(labels: Tensor) -> Tensor:
+    return labels != IGNORED
 
 
 def _needs_no_head(output: str) -> bool:

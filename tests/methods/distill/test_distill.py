@@ -191,7 +191,7 @@ def test_soft_labels_of_a_classifier_and_of_a_language_model(place, tmp_path):
     data = corpus.data_folder(tmp_path / "data")
     slimformer.finetune(
         model=corpus.model_folder(tmp_path / "base"),
-        task="classification",
+        then_task="classification",
         data=data,
         out=tmp_path / "t",
         max_steps=40,
@@ -251,7 +251,7 @@ def test_a_report_that_cannot_be_written_is_found_before_the_work(place, tmp_pat
 @pytest.mark.slow
 def test_auto_can_be_judged_by_labels(place, tmp_path):
     result = distill(
-        place, teacher_layer="auto", probe_steps=2, out=tmp_path / "out", task="classification",
+        place, teacher_layer="auto", probe_steps=2, out=tmp_path / "out", then_task="classification",
         data=place / "data", finetune_steps=2,
     )  # fmt: skip
     assert all(0.3 < trial.score <= 1 for trial in result.trials)
@@ -317,9 +317,9 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
         ({"pooled": "mean", "hidden": 64}, "is 64 wide and the teacher 48"),
         ({"max_length": 65}, "the models take 64 tokens"),
         ({"student": "x"}, "leave out `layers` or `student`"),
-        ({"task": "classification"}, "`task` and `data` go together"),
-        ({"task": "classification", "data": "nowhere"}, "nowhere"),
-        ({"task": "clasification", "data": "nowhere"}, "clasification"),
+        ({"then_task": "classification"}, "`then_task` and `data` go together"),
+        ({"then_task": "classification", "data": "nowhere"}, "nowhere"),
+        ({"then_task": "clasification", "data": "nowhere"}, "clasification"),
         ({"start": "spaced", "layers": 4}, "the student has 4 layers and the teacher 3"),
     ],
 )

@@ -119,7 +119,7 @@ def compare_sizes(models: dict[str, str | Path], batch: int = 8, length: int = 1
 
 def _sweep(config: DistillConfig, setting: str, values: Sequence[Any]) -> Sweep:
     """Distil once for each value; the score is the task's where one is given, else how similarities are kept."""
-    measure = "kept similarity" if config.task is None else config.task
+    measure = "kept similarity" if config.then_task is None else config.then_task
     sweep = Sweep(setting, measure)
     for value in values:
         with tempfile.TemporaryDirectory(prefix="slimformer-") as scratch:
@@ -158,7 +158,7 @@ def write_report(config: DistillConfig, result: DistillResult) -> Path:
         blocks.append(trial_scores(result.trials))
     if result.task is not None:
         metrics = [[name, f"{value:.4f}"] for name, value in result.task.metrics.items()]
-        blocks.append(Table(f"Fine-tuned on {config.task}", ["metric", "dev"], metrics))
+        blocks.append(Table(f"Fine-tuned on {config.then_task}", ["metric", "dev"], metrics))
     given = {
         name: ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         for name, value in config.given().items()

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config, Epochs, Positive, PositiveNumber, Temperature
-from slimformer.corpus.options import CorpusOptions
+from slimformer.corpus.options import StreamOptions
 from slimformer.methods.terms import read_terms, refuse_both
+from slimformer.methods.then import ThenOptions
 from slimformer.models.building import MOST_BLOCKS, MOST_WIDTH, Shape
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.objectives.spec import ALL_PAIRS
@@ -68,15 +69,6 @@ class StudentShape(Shape):
     )
 
 
-class StreamOptions(CorpusOptions):
-    """How a corpus is cut into examples and shuffled."""
-
-    max_length: Positive | None = Field(
-        None, description="Tokens of an example; by default 512, or as many as the models take."
-    )
-    buffer: Positive = Field(16, description="Mebibytes of text that are shuffled together.")
-
-
 class TeacherOptions(Config):
     """Who teaches and where the result goes."""
 
@@ -86,7 +78,7 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
+class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, ThenOptions):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(
@@ -134,13 +126,6 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
     batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
     lr: PositiveNumber = Field(6e-4, description="Peak learning rate.")
     warmup: float = Field(0.01, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
-    task: str | None = Field(None, description="A task to fine-tune the student on and measure it with afterwards.")
-    data: str | None = Field(None, description="A folder or file with the task's data, or a Hub data set name.")
-    finetune_epochs: Epochs = Field(3.0, description="Passes over the task's data.")
-    finetune_steps: Positive | None = Field(None, description="Steps on the task, however many passes that is.")
-    finetune_batch_size: Positive = Field(32, description="Examples per step on the task.")
-    finetune_lr: PositiveNumber = Field(1e-4, description="Peak learning rate on the task.")
-    finetune_length: Positive | None = Field(None, description="Tokens of the task's texts; by default the task's own.")
     report: str | None = Field(None, description="HTML file for loss curves, sizes and settings.")
 
     @model_validator(mode="after")
@@ -168,8 +153,6 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
                 )
         if self.terms is not None:
             refuse_both(self, "objective", "pooled", "pooled_weight")
-        if (self.task is None) != (self.data is None):
-            raise ValueError("`task` and `data` go together; give both or none")
         return self
 
     @model_validator(mode="after")
@@ -180,8 +163,7 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions):
             "pooled_weight": (self.pooled is None and self.terms is None, "`pooled`"),
             "temperature": ("logits" not in learned, "`objective` `soft-labels`"),
         }
-        idle |= {name: (self.task is None, "`task`") for name in type(self).model_fields if name[:9] == "finetune_"}
-        for name, (unused, needed) in idle.items():
+        for name, (unused, needed) in (idle | self.idle_without_task()).items():
             # Settings that were written out as a whole name the defaults too, which nobody chose.
             if unused and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
+from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
-from slimformer.models import IGNORED
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
-from slimformer.objectives.objective import union
-from slimformer.objectives.terms.predictions import MASKED
-from slimformer.tasks.features import PaddingCollator, TensorCollator
+from slimformer.objectives.objective import freeze_unused, union
+from slimformer.tasks.features import TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedModel
@@ -65,44 +62,6 @@ def learn(
     return student.eval(), trained
 
 
-def freeze_unused(student: RecordedStudent, objective: TermObjective, inputs: dict[str, Any]) -> list[str]:
-    """Let only those weights be trained that the objective reaches; return the names of the others.
-
-    One backward pass on a small batch tells. Nothing is trained yet.
-    """
-    objective(student, inputs).total.backward()
-    idle = [name for name, parameter in student.named_parameters() if parameter.grad is None]
-    for name, parameter in student.named_parameters():
-        parameter.requires_grad_(name not in idle)
-        parameter.grad = None
-    return idle
-
-
-class MaskedExamples(Sequence["Inputs"]):
-    """Examples that bring a masked copy of themselves, the same for the same seed and number.
-
-    Args:
-        examples: The examples.
-        masking: How tokens are masked.
-    """
-
-    #: Tells trainers that the order is not theirs to change.
-    shuffled: ClassVar[bool] = True
-
-    def __init__(self, examples: Examples, masking: TokenMasking) -> None:
-        self.examples = examples
-        self.masking = masking
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, index: Any) -> Any:
-        example = self.examples[index]
-        # Numbers go on over the passes, so a text is masked otherwise each time.
-        masked = self.masking(example, index, epoch=0)
-        return {**example, **{f"{MASKED}.{name}": masked[name] for name in ("input_ids", "labels")}}
-
-
 def _features(
     setup: Setup, examples: Examples, terms: list[Weighted]
 ) -> tuple[Sequence[Inputs], Callable[[Any], dict[str, Any]]]:
@@ -111,11 +70,8 @@ def _features(
     if not wants_masks(terms):
         return examples, collate
     assert isinstance(collate, TensorCollator)
-    padding = collate.collate
-    assert isinstance(padding, PaddingCollator)
-    fill = {f"{MASKED}.input_ids": padding.fill["input_ids"], f"{MASKED}.labels": IGNORED}
     masking = TokenMasking.of(setup.processor, setup.config.seed)
-    return MaskedExamples(examples, masking), TensorCollator(replace(padding, fill={**padding.fill, **fill}))
+    return MaskedExamples(examples, masking), masked_collator(collate)
 
 
 def _settle(student: PreTrainedModel, idle: list[str]) -> None:

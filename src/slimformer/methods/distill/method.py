@@ -10,10 +10,10 @@ from slimformer.artifact.ownership import check_outside
 from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
 from slimformer.methods.distill.config import SIZES, DistillConfig
-from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
 from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
+from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
 from slimformer.report.page import check_page
 from slimformer.train.options import StepOptions, TrainingOptions
 
@@ -116,7 +116,7 @@ class Distill(Method[DistillConfig]):
     def check(self) -> None:
         """Refuse a student without a size, and places that cannot be written."""
         config = self.config
-        config.require("teacher", "corpus", *(["out"] if config.task is not None else []))
+        config.require("teacher", "corpus", *(["out"] if config.then_task is not None else []))
         if config.student is None and not any(getattr(config, name) for name in SIZES):
             raise UsageError(
                 "the student would be as large as its teacher; give `--layers`, `--hidden`, …, or a checkpoint with "
@@ -125,27 +125,23 @@ class Distill(Method[DistillConfig]):
         if config.report is not None:
             check_local(config.report, "report")
             check_report(as_path(config.report), config.out)
-            if config.task is not None:
-                check_report(as_path(config.report), self._tuning().out)
+            if config.then_task is not None:
+                check_report(as_path(config.report), tuning(config).out)
 
     def unscored(self) -> str | None:
         """Losses of distillation say little about tasks; the student has to be fine-tuned on one."""
-        return None if self.config.task is not None else "a corpus has no score on dev; give `--task` and `--data`"
+        return UNSCORED if self.config.then_task is None else None
 
     def phases(self) -> Sequence[Phase]:
         """None come first; a place that is taken for the one that comes last is refused now."""
-        if self.config.task is not None:
-            tuned = OutputDirectory.of(self._tuning().out)
-            tuned.check_apart(self.config, "teacher", "student")
-            tuned.check({}, self.options)
+        check_place(self.config, self.options, "teacher", "student")
         return ()
 
     def start(self) -> str:
         """Read both models and the corpus."""
         from slimformer.methods.distill.setup import set_up
 
-        if self.config.task is not None:
-            self._check_task()
+        check_task(self.config, cast("str", self.config.teacher), self.accepts)
         self.setup = set_up(self.config)
         self.processor = self.setup.processor
         return self.setup.corpus.digest()
@@ -195,44 +191,13 @@ class Distill(Method[DistillConfig]):
     def follow_up(self, result: RunResult) -> RunResult:
         """Fine-tune the student if a task was given, and write the report."""
         assert isinstance(result, DistillResult)
-        if self.config.task is not None:
-            result = replace(result, task=run_phase(Phase("finetune", self._tuning()), self.options))
+        if self.config.then_task is not None:
+            result = replace(result, task=run_phase(Phase("finetune", tuning(self.config)), self.options))
         if self.config.report is not None and is_main():
             from slimformer.methods.distill.analysis import write_report
 
             write_report(self.config, result)
         return result
-
-    def _tuning(self) -> FinetuneConfig:
-        """Settings of the fine-tuning; its result goes beside the student, under the name of the task."""
-        config = self.config
-        return FinetuneConfig.make(
-            {
-                "model": config.out,
-                "task": config.task,
-                "data": config.data,
-                "out": f"{config.out}-{config.task}",
-                "epochs": config.finetune_epochs,
-                "max_steps": config.finetune_steps,
-                "batch_size": config.finetune_batch_size,
-                "lr": config.finetune_lr,
-                "max_length": config.finetune_length,
-                "seed": config.seed,
-                "threads": config.threads,
-            }
-        )
-
-    def _check_task(self) -> None:
-        """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
-        from slimformer.inference.door import look_up
-        from slimformer.methods.origin import Pretrained
-        from slimformer.methods.task import check_trainable
-        from slimformer.tasks import get_task
-
-        assert self.config.task is not None
-        task = get_task(self.config.task)
-        check_trainable(Pretrained(look_up(cast("str", self.config.teacher))), task, self.accepts)
-        task.load(self.config.data, ("train", "dev"))
 
 
 def check_report(path: Path, out: str | None) -> None:

@@ -16,7 +16,7 @@ from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
-from slimformer.objectives.terms.predictions import MASKED
+from slimformer.objectives.terms.term import CLEAN, MASKED
 from slimformer.registry import TERMS
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def make_terms(
         "logits": {"temperature": config.temperature},
         "pooled": {"pooling": "+".join(sentence.pooling)},
     }
-    return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=("clean", MASKED))
+    return build_terms(config.learned, Models(student, teacher, blocks), defaults, variants=(CLEAN, MASKED))
 
 
 def wants_masks(terms: list[Weighted]) -> list[str]:

@@ -228,8 +228,8 @@ def _read_trials(note: Path) -> list[Trial]:
 def scorer(setup: Setup) -> Callable[[PreTrainedModel], float]:
     """What a trial is judged by: labels where a task is given that a linear model can learn, else similarities."""
     config = setup.config
-    if config.task is not None and get_task(config.task).kind().linear_probe is not None:
-        data = get_task(config.task).load(config.data, ("train", "dev"), limit=ROWS)
+    if config.then_task is not None and get_task(config.then_task).kind().linear_probe is not None:
+        data = get_task(config.then_task).load(config.data, ("train", "dev"), limit=ROWS)
         return lambda student: score_on_task(_base(student), data, setup.processor, config.finetune_length, config.seed)
     # Other texts than those the trials learn from first.
     stream = setup.stream(seed=config.seed + 1, pack=False)

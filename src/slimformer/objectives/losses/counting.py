@@ -32,6 +32,18 @@ def mean_square(teacher: Tensor, student: Tensor, counts: Tensor | None = None) 
     return difference.masked_fill(~counts, 0).square().sum() / counts.sum().clamp(min=1)
 
 
+def mean_over_texts(losses: Tensor, chosen: Tensor) -> Tensor:
+    """Mean over the chosen tokens of each text, then over the texts that have one.
+
+    Args:
+        losses: One for each chosen token, text by text: [tokens].
+        chosen: Which tokens these are: boolean, [batch, length].
+    """
+    counts = chosen.sum(dim=1)  # [batch]
+    texts = chosen.nonzero()[:, 0]  # [tokens]: the text of each
+    return (losses / counts[texts]).sum() / (counts > 0).sum().clamp(min=1)
+
+
 def hidden_keys(mask: Tensor, causal: bool) -> Tensor:
     """Which keys each query does not see: [batch, 1, query, key].
 

@@ -1,4 +1,4 @@
-"""Language modelling beside what is learned from a teacher: tokens under a mask, or the next token."""
+"""Language modelling, alone or beside what is learned from a teacher: tokens under a mask, or the next token."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from slimformer.errors import ConfigError
 from slimformer.models import IGNORED
-from slimformer.objectives.recording import Request
-from slimformer.objectives.terms.term import Mean, Term
+from slimformer.objectives.losses.counting import mean_over_texts
+from slimformer.objectives.recording import LABELLED_LOGITS, Request
+from slimformer.objectives.terms.term import CLEAN, MASKED, Mean, Term
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,8 +50,11 @@ class TiedHead(nn.Module):
         return functional.linear(states, table, self.bias)
 
 
-class _LanguageModelling(Term):
-    """Cross-entropy of some tokens, a mean over them; the student's own head if it has one, else a tied one."""
+class LanguageModelling(Term):
+    """Cross-entropy of some tokens, a mean over them; the student's own head if it has one, else a tied one.
+
+    Of tokens under a mask, the head is computed at their positions alone.
+    """
 
     stage = "predictions"
     source = None
@@ -66,7 +70,9 @@ class _LanguageModelling(Term):
 
     def student_request(self) -> Request:
         """Logits of its head, or what a head reads."""
-        return Request(outputs=frozenset({"predictions" if self.own_head else "last_hidden"}))
+        if not self.own_head:
+            return Request(outputs=frozenset({"last_hidden"}))
+        return Request(outputs=frozenset({LABELLED_LOGITS if self.variant == MASKED else "predictions"}))
 
     def maps(self) -> dict[str, nn.Module]:
         """A head tied to the word embedding, unless the student has one."""
@@ -90,22 +96,31 @@ class _LanguageModelling(Term):
 
     def compare(self, teacher: Activations, student: Activations, inputs: Mapping[str, Any]) -> Mean:
         """Cross-entropy of the tokens."""
+        losses = self.token_losses(student, inputs)
+        return self.mean(losses.sum() / max(1, len(losses)), inputs)
+
+    def token_losses(self, student: Activations, inputs: Mapping[str, Any]) -> Tensor:
+        """Cross-entropy of each token that is predicted, text by text: [tokens]."""
         labels, chosen = self.targets(inputs)
-        logits = student["logits"][:, : chosen.shape[1]][chosen] if self.own_head else student["token_logits"]
+        if not self.own_head:
+            logits = student["token_logits"]
+        elif self.variant == MASKED:
+            logits = student[LABELLED_LOGITS]
+        else:
+            logits = student["logits"][:, : chosen.shape[1]][chosen]
         precise = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        total = functional.cross_entropy(precise, labels[chosen], reduction="sum")
-        return self.mean(total / max(1, len(logits)), inputs)
+        return functional.cross_entropy(precise, labels[chosen], reduction="none")
 
     @abstractmethod
     def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """Tokens to predict at each position, and at which positions they are: [batch, length] each."""
 
 
-class MaskedTokens(_LanguageModelling):
+class MaskedTokens(LanguageModelling):
     """Masked language modelling on a masked copy of the input (arXiv 1810.04805)."""
 
     part = "mlm"
-    variant = "masked"
+    variant = MASKED
 
     def check(self) -> None:
         """Refuse decoders."""
@@ -118,11 +133,10 @@ class MaskedTokens(_LanguageModelling):
 
     def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """The tokens under the masks."""
-        labels: Tensor = inputs["labels"]
-        return labels, labels != IGNORED
+        return masked_tokens(inputs)
 
 
-class NextTokens(_LanguageModelling):
+class NextTokens(LanguageModelling):
     """Causal language modelling: each token from those before it."""
 
     part = "clm"
@@ -137,9 +151,46 @@ class NextTokens(_LanguageModelling):
 
     def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """The tokens after each position, where neither is padding."""
-        tokens, mask = inputs["input_ids"], inputs.get("attention_mask")
-        counted = torch.ones_like(tokens) if mask is None else mask
-        return tokens[:, 1:], (counted[:, 1:] * counted[:, :-1]).bool()
+        return next_tokens(inputs)
+
+
+class Reconstruction(LanguageModelling):
+    """Masked auto-encoding: a mean over the hidden tokens of each text, then over texts (arXiv 2210.02871, section 3).
+
+    A text with one hidden token counts as much as one with twenty. Decoders predict the next token instead.
+    """
+
+    part = "reconstruction"
+
+    def check(self) -> None:
+        """Encoders look at the masked copy."""
+        super().check()
+        self.variant = CLEAN if self.models.causal else MASKED
+
+    def targets(self, inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """The tokens under the masks, or those after each position."""
+        return next_tokens(inputs) if self.models.causal else masked_tokens(inputs)
+
+    def count(self, inputs: Mapping[str, Any]) -> int:
+        """Texts with a token to predict."""
+        return int(self.targets(inputs)[1].any(dim=1).sum())
+
+    def compare(self, teacher: Activations, student: Activations, inputs: Mapping[str, Any]) -> Mean:
+        """Cross-entropy, text by text."""
+        return self.mean(mean_over_texts(self.token_losses(student, inputs), self.targets(inputs)[1]), inputs)
+
+
+def masked_tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Tokens and which of them are under a mask: [batch, length] each."""
+    labels: Tensor = inputs["labels"]
+    return labels, labels != IGNORED
+
+
+def next_tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """The token after each position, and where neither is padding: [batch, length - 1] each."""
+    tokens, mask = inputs["input_ids"], inputs.get("attention_mask")
+    counted = torch.ones_like(tokens) if mask is None else mask
+    return tokens[:, 1:], (counted[:, 1:] * counted[:, :-1]).bool()
 
 
 def has_language_head(anatomy: Anatomy) -> bool:

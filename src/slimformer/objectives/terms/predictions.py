@@ -12,7 +12,7 @@ from slimformer.models import IGNORED
 from slimformer.objectives.losses.counting import mean_square
 from slimformer.objectives.losses.logits import soft_label_loss, soft_multilabel_loss, soft_token_loss
 from slimformer.objectives.recording import Request
-from slimformer.objectives.terms.term import Mean, Term, count_examples
+from slimformer.objectives.terms.term import MASKED, Mean, Term, count_examples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from slimformer.objectives.recording import Activations
-
-#: The variant of the inputs in which tokens are masked.
-MASKED = "masked"
 
 
 class SoftLabels(Term):

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from slimformer.anatomy import Anatomy
     from slimformer.objectives.recording import Activations
 
+#: Variants of the inputs: as they are, and with tokens or patches hidden.
+CLEAN, MASKED = "clean", "masked"
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -60,7 +63,7 @@ class Models:
     teacher: Anatomy | None = None
     blocks: tuple[tuple[int, int], ...] = ()
     items: Callable[[Mapping[str, Any]], int] | None = None
-    variants: tuple[str, ...] = ("clean",)
+    variants: tuple[str, ...] = (CLEAN,)
 
     @property
     def causal(self) -> bool:
@@ -113,7 +116,7 @@ class Term(ABC):
     #: What the loss is called in the log.
     part: ClassVar[str] = ""
     #: Which inputs both models see: `clean`, or a variant that the method prepares, such as `masked`.
-    variant: str = "clean"
+    variant: str = CLEAN
     #: Who teaches: `teacher`, or another source that the method offers; None for nobody.
     source: ClassVar[str | None] = "teacher"
     #: Whether the teacher has to have a head.

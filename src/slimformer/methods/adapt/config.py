@@ -1,0 +1,138 @@
+"""Settings of further pre-training; the defaults of training are the paper's for text (arXiv 2210.02871, Table 9)."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from slimformer.config import Epochs, Positive, PositiveNumber, Weight
+from slimformer.corpus.options import StreamOptions
+from slimformer.methods.then import ThenOptions
+from slimformer.objectives import TermSpec
+from slimformer.tasks.masking import Masking
+from slimformer.tasks.options import BaseOptions
+from slimformer.train.options import StepOptions
+
+Positions = Literal["all", "mean", "first", "pooled"]
+Match = Literal["features", "predictions"]
+#: Most rounds; the first brings most of the gain.
+MOST_ROUNDS = 100
+#: Settings of the whole that no phase has: what comes after, and what is measured beside.
+OF_THE_WHOLE = ("rounds", "out", "keep_head", "head_steps", "general", *ThenOptions.model_fields)
+
+
+class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
+    """Pre-train a model further on text of a domain, and distil it from itself so that it forgets less."""
+
+    rounds: int = Field(
+        1,
+        ge=0,
+        le=MOST_ROUNDS,
+        description="Rounds of self-distillation, each from the base again; 0 for further pre-training alone.",
+    )
+    epochs: Epochs = Field(10.0, description="Passes over the corpus in each round; `--max-steps` wins over it.")
+    batch_size: Positive = Field(64, description="Examples per optimizer step, over all processes.")
+    lr: PositiveNumber = Field(1e-4, description="Peak learning rate.")
+    masking: Masking = Field(
+        "mask",
+        description="What stands for a hidden token: `mask` always the mask token, as the paper; `bert` 80 % of the "
+        "time; `words` hides whole words.",
+    )
+    mask_share: float = Field(0.15, gt=0, lt=1, description="Part of the tokens that is hidden.")
+    pack: bool = Field(False, description="Put texts together to full length instead of one text an example.")
+    reconstruction: Weight = Field(1.0, description="Weight of the reconstruction beside the distillation.")
+    match: Match = Field(
+        "features",
+        description="What is kept of the round before: `features` of the text as it is, or `predictions` under masks.",
+    )
+    positions: Positions | None = Field(
+        None,
+        description="Whose features: `all` tokens, their `mean`, the `first` ([CLS]) or the `pooled` sentence "
+        "embedding; by default `pooled` for a sentence encoder, else `all`.",
+    )
+    reduction: Literal["mean", "sum"] = Field(
+        "mean", description="Squared differences as a mean over positions and features, or their sum as in the paper."
+    )
+    head_steps: Positive = Field(200, description="Steps in which a new head is trained alone before the first round.")
+    keep_head: bool = Field(False, description="Keep the head of a language model that the base did not have.")
+    general: str | None = Field(
+        None, description="Text of no domain, a file or folder: what the result forgets of it is measured."
+    )
+    teacher_cache: str | None = Field(
+        None, description="Folder to keep what a teacher computed, for the passes after the first; may grow large."
+    )
+    teacher: str | None = Field(
+        None, description="Distil from this model of the same shape instead of from rounds of this run."
+    )
+    trains: Literal["all", "head"] = Field(
+        "all", description="`head`: train the head of the language model alone, the rest stays."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.teacher is not None and self.rounds > 0 and "rounds" in self.model_fields_set:
+            raise ValueError(
+                f"`teacher` is `{self.teacher}` and `rounds` is {self.rounds}, which make teachers of their own; give "
+                "one of them"
+            )
+        if (
+            self.trains == "head"
+            and (self.teacher is not None or self.rounds > 0)
+            and self.model_fields_set
+            & {
+                "teacher",
+                "rounds",
+            }
+        ):
+            raise ValueError(
+                "`trains` is `head`, and nothing is distilled into a head alone; leave out `teacher` and `rounds`"
+            )
+        distils = self.distils
+        needs = {
+            "match": (not distils, "a round or a `teacher`"),
+            "positions": (not distils or self.match != "features", "`match` `features`"),
+            "reduction": (not distils or self.match != "features" or self.positions == "pooled", "`match` `features`"),
+            "teacher_cache": (not distils, "a round or a `teacher`"),
+        }
+        for name, (unused, needed) in (needs | self.idle_without_task()).items():
+            value = getattr(self, name)
+            if unused and value != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` is {value} and changes nothing without {needed}; leave it out")
+        if self.reconstruction == 0 and not distils:
+            raise ValueError("`reconstruction` is 0 and nothing is distilled, so nothing would be learned; give more")
+        return self
+
+    @property
+    def own_rounds(self) -> int:
+        """Rounds that this run has phases for."""
+        return 0 if self.teacher is not None or self.trains == "head" else self.rounds
+
+    @property
+    def distils(self) -> bool:
+        """Whether anything is learned from a teacher."""
+        return self.teacher is not None or self.own_rounds > 0
+
+    def phase(self, **changes: Any) -> AdaptConfig:
+        """The settings of a run that belongs to this one."""
+        shared = {name: value for name, value in self.given().items() if name not in OF_THE_WHOLE}
+        if changes.get("teacher") is None:
+            for name in ("match", "positions", "reduction", "teacher_cache"):
+                shared.pop(name, None)
+            shared["reconstruction"] = self.reconstruction or 1.0
+        return AdaptConfig.make({**shared, "rounds": 0, "keep_head": True, **changes})
+
+    def matched(self, pooling: tuple[str, ...] | None) -> list[TermSpec]:
+        """What is learned from a teacher.
+
+        Args:
+            pooling: How the base pools, if it is a sentence encoder.
+        """
+        if not self.distils:
+            return []
+        if self.match == "predictions":
+            return [TermSpec("logits")]
+        positions = self.positions or ("all" if pooling is None else "pooled")
+        if positions == "pooled":
+            return [TermSpec("pooled", options={"pooling": "+".join(pooling or ("mean",))})]
+        return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]

@@ -1,0 +1,243 @@
+"""Further pre-training with self-distillation (arXiv 2210.02871, algorithms 1 and 2)."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from slimformer.errors import ConfigError
+from slimformer.files import as_path
+from slimformer.methods.adapt.config import AdaptConfig
+from slimformer.methods.method import Method, Phase, RunResult
+from slimformer.methods.output import OutputDirectory
+from slimformer.methods.run import counts_of, run_phase
+from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
+from slimformer.train.options import StepOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from slimformer import artifact
+    from slimformer.methods.adapt.texts import Texts
+    from slimformer.objectives import Weighted
+    from slimformer.train import Trained
+
+
+@dataclass(frozen=True)
+class AdaptResult(RunResult):
+    """What further pre-training made; its metrics are losses on held-out text before and after, and the drift.
+
+    Args:
+        task: The result of fine-tuning it, if that was asked for.
+    """
+
+    task: RunResult | None = None
+
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """The score of the task it was fine-tuned on."""
+        return None if self.task is None else self.task.score
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {**super().summary(), "task": None if self.task is None else self.task.summary()}
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        return [*super().lines(), *([] if self.task is None else self.task.lines())]
+
+
+class Adapt(Method[AdaptConfig]):
+    """Pre-train a model further on text of a domain, and distil it from itself so that it forgets less.
+
+    First the base is pre-trained further. Then each round starts from the base again and learns the same while it
+    keeps to the features of the round before. A head that the base does not have is trained alone before all that, and
+    left behind in the end. Each of these is a run of its own beside the result: `OUT.warmup`, `OUT.round-0`, ….
+
+    Args:
+        config: The settings; those given by name win over it.
+        settings: Fields of `AdaptConfig` and of `RunOptions` (resume, overwrite, quiet, command).
+
+    Example:
+        >>> result = adapt(model="minilm", corpus=["papers.txt"], epochs=10, out="minilm-papers")
+        >>> result.metrics["reconstruction"]
+    """
+
+    name = "adapt"
+    config_class = AdaptConfig
+    learns_from = "corpus"
+    required = ("model", "corpus", "out")
+    beside = frozenset(
+        {"out", "teacher_cache", *(each for each in AdaptConfig.model_fields if each.startswith("finetune_"))}
+    )
+    files = ("corpus.jsonl",)
+
+    inputs: Texts
+    #: What training starts from, and what is kept to; the base and nothing unless phases come first.
+    origin: str
+    teacher: str | None
+    terms: list[Weighted]
+    #: Weights of the base, without any head, and losses before training.
+    initial: dict[str, Tensor]
+    before: dict[str, float]
+
+    @property
+    def base(self) -> str:
+        """The checkpoint that is pre-trained further."""
+        return cast("str", self.config.model)
+
+    def check(self) -> None:
+        """Refuse a place for the fine-tuned model without one for this."""
+        self.config.require("model", "corpus", *(["out"] if self.config.then_task is not None else []))
+
+    def unscored(self) -> str | None:
+        """Losses of reconstruction say little about tasks."""
+        return UNSCORED if self.config.then_task is None else None
+
+    def phases(self) -> Sequence[Phase]:
+        """Training a new head alone, then all rounds but the last."""
+        from slimformer.inference.door import look_up
+        from slimformer.methods.adapt.texts import Texts
+
+        config = self.config
+        check_place(config, self.options, "model")
+        source = look_up(self.base)
+        source.require(self.accepts)
+        self.inputs = Texts(config, source)
+        self.origin, self.teacher = self.base, config.teacher
+        phases = []
+        if not self.inputs.has_head and config.trains == "all":
+            folder = self._folder("warmup")
+            settings = config.phase(trains="head", out=folder, epochs=1.0, max_steps=config.head_steps)
+            note = f"`{self.base}` has no head to reconstruct with; a new one is trained first, into `{folder}`"
+            phases.append(Phase(self.name, settings, note))
+            self.origin = folder
+        for number in range(config.own_rounds):
+            folder = self._folder(f"round-{number}")
+            what = "further pre-training" if number == 0 else f"round {number} of self-distillation"
+            settings = config.phase(model=self.origin, teacher=self.teacher, out=folder)
+            phases.append(Phase(self.name, settings, f"{what}, into `{folder}`"))
+            self.teacher = folder
+        return phases
+
+    def start(self) -> str:
+        """Read the model and the corpus, and measure what is to change."""
+        from slimformer.anatomy import Anatomy
+        from slimformer.methods.adapt.measuring import reconstruction_losses
+        from slimformer.objectives import Models, build_terms
+        from slimformer.objectives.terms.term import CLEAN, MASKED
+
+        config, inputs = self.config, self.inputs
+        check_task(config, self.base, self.accepts)
+        self.processor = inputs.processor
+        digest = inputs.corpus.digest()
+        self.held_out = {"reconstruction": inputs.held_out()}
+        if config.general is not None:
+            self.held_out["general"] = inputs.held_out(config.general)
+        self.model = inputs.model(self.origin)
+        anatomy = Anatomy.of(self.model)
+        self.guide = None if self.teacher is None else inputs.model(self.teacher)
+        specs = [replace(inputs.reconstruction, weight=config.reconstruction), *config.matched(self._pooling())]
+        models = Models(anatomy, None if self.guide is None else Anatomy.of(self.guide))
+        self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
+        self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
+        self.before = reconstruction_losses(self.model, self.terms[0], self.held_out, inputs.collator())
+        return digest
+
+    def train(self, folder: Path) -> Trained:
+        """Learn to reconstruct what is hidden, and to keep to the teacher."""
+        from slimformer.anatomy import Anatomy
+        from slimformer.artifact import fingerprint
+        from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
+        from slimformer.objectives.objective import freeze_unused, union
+        from slimformer.train import train
+
+        config, collate = self.config, self.inputs.collator()
+        stream = self.inputs.stream(folder / "corpus.jsonl")
+        options = _training(config, stream.epoch_size)
+        assert options.max_steps is not None
+        features = self.inputs.features(stream.first(options.max_steps * options.batch_size))
+        sources = {}
+        if self.guide is not None:
+            names = union(each.term.teacher_request() for each in self.terms).names
+            cache = (
+                None
+                if config.teacher_cache is None
+                else TeacherCache(config.teacher_cache, names, fingerprint(self.guide))
+            )
+            sources["teacher"] = Teacher(self.guide, cache)
+        objective = TermObjective(self.terms, self.model, sources)
+        recorded = RecordedStudent(self.model, self.terms).train()
+        if config.trains == "head":
+            Anatomy.of(self.model).base.requires_grad_(False)
+        freeze_unused(recorded, objective, collate([features[index] for index in range(min(2, len(features)))]))
+        trained = train(recorded, options, features, collate, folder, objective=objective, quiet=self.options.quiet)
+        self.model.requires_grad_(True)
+        self.model.eval()
+        return trained
+
+    def finish(self) -> None:
+        """Measure what has changed while the head is there, then take off one that the base did not have."""
+        from slimformer.anatomy import Anatomy
+        from slimformer.methods.adapt.measuring import drift, forgetting, reconstruction_losses
+
+        after = reconstruction_losses(self.model, self.terms[0], self.held_out, self.inputs.collator())
+        self.measured = {
+            **after,
+            **{f"{name}_before": value for name, value in self.before.items()},
+            "drift": drift(self.initial, Anatomy.of(self.model).base.state_dict()),
+        }
+        self.notes += forgetting(self.before, after)
+        self.model = self.inputs.plain(self.model)
+
+    def measure(self, trained: Trained) -> dict[str, float]:
+        """Losses on held-out text before and after, and how far the weights have moved."""
+        return self.measured
+
+    def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> AdaptResult:
+        """What the caller gets."""
+        return AdaptResult(**vars(super().result(folder, metrics, trained)))
+
+    def reload(self, done: artifact.Loaded, folder: Path) -> AdaptResult:
+        """The result of a run that had ended before."""
+        metrics = dict(done.manifest.metrics["corpus"])
+        return AdaptResult(done.model, done.processor, folder, metrics, **counts_of(done.manifest.steps[-1]))
+
+    def follow_up(self, result: RunResult) -> RunResult:
+        """Fine-tune the result if a task was given."""
+        assert isinstance(result, AdaptResult)
+        if self.config.then_task is None:
+            return result
+        return replace(result, task=run_phase(Phase("finetune", tuning(self.config)), self.options))
+
+    def _pooling(self) -> tuple[str, ...] | None:
+        from slimformer.models.sentence import SentenceSettings
+
+        sentence = SentenceSettings.of(self.base)
+        return None if sentence is None else tuple(sentence.pooling)
+
+    def _folder(self, phase: str) -> str:
+        """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""
+        if self.config.out is not None:
+            path = OutputDirectory.of(self.config.out).path
+            assert path is not None
+            return str(path.with_name(f"{path.name}.{phase}"))
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("several processes cannot share rounds that are kept in memory; give `out`")
+        if not hasattr(self, "_scratch"):
+            self._scratch = self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-"))
+        return str(as_path(self._scratch) / phase)
+
+
+def _training(config: AdaptConfig, epoch_size: Any) -> TrainingOptions:
+    """How to train: as given, with passes over the corpus turned into steps."""
+    values = {name: getattr(config, name) for name in StepOptions.model_fields}
+    if config.max_steps is None:
+        values["max_steps"] = math.ceil(config.epochs * epoch_size() / config.batch_size)
+    return TrainingOptions.make(values)

@@ -1,0 +1,154 @@
+"""Texts of a domain: the model with the head of a language model, examples with masks, and what is held out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from slimformer import models
+from slimformer.anatomy import Anatomy
+from slimformer.corpus import open_corpus
+from slimformer.corpus.masked import MaskedExamples, masked_collator
+from slimformer.corpus.parts import Part, first_documents
+from slimformer.errors import ConfigError, DataError
+from slimformer.inference.evaluation import head_classes
+from slimformer.objectives import TermSpec
+from slimformer.tasks import get_task
+from slimformer.tasks.features import TensorCollator, padding_collator
+from slimformer.tasks.masking import TokenMasking
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from slimformer.corpus import Corpus, Examples, Stream
+    from slimformer.inference.door import Source
+    from slimformer.methods.adapt.config import AdaptConfig
+    from slimformer.tasks.features import Collator, Inputs
+
+#: Tokens of an example unless given.
+LENGTH = 512
+#: Characters of held-out text that a model is measured on at most; its masks are the same whatever the run's seed is.
+MEASURED, MEASURED_SEED = 2**18, 0
+
+
+class Texts:
+    """What is learned from texts, and by which head.
+
+    Args:
+        config: The settings.
+        source: The base.
+    """
+
+    #: The term that is learned without a teacher.
+    reconstruction = TermSpec("reconstruction")
+
+    def __init__(self, config: AdaptConfig, source: Source) -> None:
+        self.config = config
+        self.source = source
+        self.task = get_task("language-modelling")
+        head_classes(source.name, source.config, self.task)  # refuses families without such a head
+        self.kind = self.task.kind().for_model(causal=models.is_causal(source.config))
+        self.causal = models.is_causal(source.config)
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the base brings the head that is needed."""
+        return self.kind.owns(self.source.architecture)
+
+    @cached_property
+    def processor(self) -> Any:
+        """The tokenizer."""
+        processor = models.load_processor(self.source.name)
+        if not self.causal and getattr(processor, "mask_token_id", None) is None:
+            raise ConfigError(
+                f"the tokenizer of `{self.source.name}` has no mask token to hide words behind; give a model that was "
+                "pre-trained with one"
+            )
+        return processor
+
+    @cached_property
+    def length(self) -> int:
+        """Tokens of an example."""
+        most = models.positions(self.source.config)
+        given = self.config.max_length
+        if given is not None and most is not None and given > most:
+            raise ConfigError(f"`max_length` is {given}, and the model takes {most} tokens; give {most} or less")
+        return given or min(LENGTH, most or LENGTH)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """All of the corpus."""
+        assert self.config.corpus is not None
+        return open_corpus(self.config.corpus, text_column=self.config.text_column, documents=self.config.documents)
+
+    def model(self, start: str) -> PreTrainedModel:
+        """A model with the head of a language model, which is new where the checkpoint has none."""
+        import transformers
+
+        transformers.set_seed(self.config.seed)  # a new head is drawn here
+        model = models.load_model(start, getattr(transformers, self.kind.head))
+        models.name_padding(model, self.processor)
+        return model
+
+    def stream(self, memo: Path) -> Stream:
+        """What is learned from, without end."""
+        return Part(self.corpus, held_out=False).stream(
+            self.processor,
+            self.length,
+            seed=self.config.seed,
+            pack=self.config.pack,
+            buffer=self.config.buffer * 2**20,
+            memo=memo,
+        )
+
+    def features(self, examples: Examples) -> Sequence[Inputs]:
+        """Examples with what is hidden of them; decoders predict the next token and hide nothing."""
+        return examples if self.causal else MaskedExamples(examples, self._masking(self.config.seed))
+
+    def collator(self) -> Collator:
+        """What makes batches."""
+        padding = TensorCollator(padding_collator(self.processor))
+        return padding if self.causal else masked_collator(padding)
+
+    def held_out(self, path: str | None = None) -> Sequence[Inputs]:
+        """Texts that are not learned from, with what is hidden of them.
+
+        Args:
+            path: Text of another sort; None for what is held out of the corpus.
+        """
+        corpus = Part(self.corpus, held_out=True) if path is None else open_corpus((path,))
+        texts = list(first_documents(corpus, MEASURED))
+        if not texts:
+            raise DataError(
+                "the corpus has too few different documents to hold some out and measure on; give more of them"
+            )
+        encoded = self.processor(texts, truncation=True, max_length=self.length, return_token_type_ids=False)
+        items = [
+            {name: _numbers(encoded[name][row]) for name in ("input_ids", "attention_mask")}
+            for row in range(len(texts))
+        ]
+        return items if self.causal else MaskedExamples(items, self._masking(MEASURED_SEED))
+
+    def plain(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The model as the base was: without a head that the base did not have."""
+        if self.has_head or self.config.keep_head:
+            return model
+        bare = models.load_model(self.source.name, models.stored_class(self.source.config, self.source.name))
+        target, trained = Anatomy.of(bare).base, Anatomy.of(model).base
+        # A pooler stands above what was trained, and stays.
+        missing, unexpected = target.load_state_dict(trained.state_dict(), strict=False)
+        assert not unexpected, unexpected
+        assert all("pooler" in name for name in missing), missing
+        return bare.eval()
+
+    def _masking(self, seed: int) -> TokenMasking:
+        return TokenMasking.of(self.processor, seed, self.config.mask_share, self.config.masking)
+
+
+def _numbers(ids: Any) -> Any:
+    import numpy as np
+
+    return np.array(ids, np.int32)

@@ -1,0 +1,82 @@
+"""A task that the result of a corpus is fine-tuned on afterwards, to measure it with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, model_validator
+
+from slimformer.config import Config, Epochs, Positive, PositiveNumber
+from slimformer.methods.finetune.config import FinetuneConfig
+from slimformer.methods.output import OutputDirectory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from slimformer.methods.method import RunOptions
+
+#: Why results of a corpus cannot be compared where no task comes after.
+UNSCORED = "a corpus has no score on dev; give `--then-task` and `--data`"
+
+
+class ThenOptions(Config):
+    """What comes after training on a corpus; the result goes beside the other, under the name of the task."""
+
+    then_task: str | None = Field(None, description="A task to fine-tune the result on and measure it with afterwards.")
+    data: str | None = Field(None, description="A folder or file with the task's data, or a Hub data set name.")
+    finetune_epochs: Epochs = Field(3.0, description="Passes over the task's data.")
+    finetune_steps: Positive | None = Field(None, description="Steps on the task, however many passes that is.")
+    finetune_batch_size: Positive = Field(32, description="Examples per step on the task.")
+    finetune_lr: PositiveNumber = Field(1e-4, description="Peak learning rate on the task.")
+    finetune_length: Positive | None = Field(None, description="Tokens of the task's texts; by default the task's own.")
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if (self.then_task is None) != (self.data is None):
+            raise ValueError("`then_task` and `data` go together; give both or none")
+        return self
+
+    def idle_without_task(self) -> dict[str, tuple[bool, str]]:
+        """Settings that change nothing unless a task comes after, and what they need."""
+        names = (name for name in type(self).model_fields if name.startswith("finetune_"))
+        return dict.fromkeys(names, (self.then_task is None, "`then_task`"))
+
+
+def tuning(config: Any) -> FinetuneConfig:
+    """Settings of the fine-tuning that comes after a run."""
+    return FinetuneConfig.make(
+        {
+            "model": config.out,
+            "task": config.then_task,
+            "data": config.data,
+            "out": f"{config.out}-{config.then_task}",
+            "epochs": config.finetune_epochs,
+            "max_steps": config.finetune_steps,
+            "batch_size": config.finetune_batch_size,
+            "lr": config.finetune_lr,
+            "max_length": config.finetune_length,
+            "seed": config.seed,
+            "threads": config.threads,
+        }
+    )
+
+
+def check_place(config: Any, options: RunOptions, *bases: str) -> None:
+    """Refuse a place for the fine-tuned model that is taken, before anything else is done."""
+    if config.then_task is not None:
+        tuned = OutputDirectory.of(tuning(config).out)
+        tuned.check_apart(config, *bases)
+        tuned.check({}, options)
+
+
+def check_task(config: Any, base: str, accepts: Sequence[str]) -> None:
+    """Refuse a task that could not be trained on or kept before days are spent on what comes before it."""
+    from slimformer.inference.door import look_up
+    from slimformer.methods.origin import Pretrained
+    from slimformer.methods.task import check_trainable
+    from slimformer.tasks import get_task
+
+    if config.then_task is not None:
+        task = get_task(config.then_task)
+        check_trainable(Pretrained(look_up(base)), task, accepts)
+        task.load(config.data, ("train", "dev"))
