@@ -100,7 +100,7 @@ class Recorder:
             inputs: The batch; labels reach the model only where its own loss is requested.
             call: A wrapper around the model to run in its place, as far as it goes.
         """
-        labels = inputs.get("labels")
+        labels: Any = inputs.get("labels")
         inputs = self._prepare(inputs)
         with ExitStack() as stack:
             kept = stack.enter_context(kept_scores(self.model, self._scored)) if self._reads else {}

@@ -19,7 +19,10 @@ Match = Literal["features", "predictions"]
 #: Most rounds; the first brings most of the gain.
 MOST_ROUNDS = 100
 #: Settings of the whole that no phase has: what comes after, and what is measured beside.
-OF_THE_WHOLE = ("rounds", "out", "keep_head", "head_steps", "general", *ThenOptions.model_fields)
+OF_THE_WHOLE = (
+    "rounds", "out", "keep_head", "head_steps", "general", "similarity_data", "similarity_task",
+    *ThenOptions.model_fields,
+)  # fmt: skip
 
 
 class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
@@ -59,6 +62,11 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
     general: str | None = Field(
         None, description="Text of no domain, a file or folder: what the result forgets of it is measured."
     )
+    similarity_data: str | None = Field(
+        None,
+        description="Pairs of texts with scores: how well embeddings agree with them is measured before and after.",
+    )
+    similarity_task: str = Field("stsb-similarity", description="How `--similarity-data` is read.")
     teacher_cache: str | None = Field(
         None, description="Folder to keep what a teacher computed, for the passes after the first; may grow large."
     )
@@ -94,6 +102,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
             "positions": (not distils or self.match != "features", "`match` `features`"),
             "reduction": (not distils or self.match != "features" or self.positions == "pooled", "`match` `features`"),
             "teacher_cache": (not distils, "a round or a `teacher`"),
+            "similarity_task": (self.similarity_data is None, "`similarity_data`"),
         }
         for name, (unused, needed) in (needs | self.idle_without_task()).items():
             value = getattr(self, name)

@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from slimformer.inference.door import OpenModel
+from slimformer.inference.evaluation import evaluate, prepare_split
 from slimformer.objectives import RecordedStudent, TermObjective
+from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
+    from transformers import PreTrainedModel
 
+    from slimformer.methods.adapt.texts import Texts
     from slimformer.objectives import Weighted
     from slimformer.tasks.features import Collator, Inputs
 
 #: Examples in one forward.
 BATCH = 32
+#: By how much a correlation with people may fall without a warning.
+NOTABLE = 0.01
 
 
 @torch.no_grad()
@@ -52,6 +59,21 @@ def reconstruction_losses(
     return losses
 
 
+def similarity(inputs: Texts, model: PreTrainedModel, task: str, data: str) -> float:
+    """How well a model's embeddings agree with people, as the task's own metric (Spearman's correlation).
+
+    Args:
+        inputs: Base and tokenizer.
+        model: The model, with any head.
+        task: How the pairs are read.
+        data: Where they are.
+    """
+    opened = OpenModel(inputs.source, model, inputs.processor)
+    ready = prepare_split(inputs.source.name, TaskOptions(task=task, data=data), "dev", opened)
+    metrics = evaluate(ready.model, ready.data, "dev", ready.features, inputs.processor)
+    return metrics[ready.data.primary_metric]
+
+
 def drift(initial: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
     """How far the weights have moved, as a share of how large they were: ‖θ - θ_init‖ / ‖θ_init‖."""
     moved = sum(float((now[name].double() - value.double()).square().sum()) for name, value in _floats(initial))
@@ -60,17 +82,21 @@ def drift(initial: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
 
 
 def forgetting(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """A warning where less is gained on the domain than is lost on general text."""
-    if "general" not in before:
-        return []
+    """Warnings where less is gained on the domain than is lost on general text, and where similarities suffer."""
+    warnings = []
     gained = before["reconstruction"] - after["reconstruction"]
-    lost = after["general"] - before["general"]
-    if lost <= max(gained, 0):
-        return []
-    return [
-        f"the loss on general text rose by {lost:.3f} and that on the domain fell by {gained:.3f}: more is forgotten "
-        "than gained; take fewer steps, a lower rate or more rounds"
-    ]
+    lost = after.get("general", 0.0) - before.get("general", 0.0)
+    if lost > max(gained, 0):
+        warnings.append(
+            f"the loss on general text rose by {lost:.3f} and that on the domain fell by {gained:.3f}: more is "
+            "forgotten than gained; take fewer steps, a lower rate or more rounds"
+        )
+    if before.get("similarity", 0.0) - after.get("similarity", 0.0) > NOTABLE:
+        warnings.append(
+            f"the similarity of general texts fell from {before['similarity']:.4f} to {after['similarity']:.4f}; take "
+            "fewer steps, a lower rate or `--positions pooled`"
+        )
+    return warnings
 
 
 def _floats(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

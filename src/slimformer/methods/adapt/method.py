@@ -129,7 +129,6 @@ class Adapt(Method[AdaptConfig]):
     def start(self) -> str:
         """Read the model and the corpus, and measure what is to change."""
         from slimformer.anatomy import Anatomy
-        from slimformer.methods.adapt.measuring import reconstruction_losses
         from slimformer.objectives import Models, build_terms
         from slimformer.objectives.terms.term import CLEAN, MASKED
 
@@ -147,7 +146,7 @@ class Adapt(Method[AdaptConfig]):
         models = Models(anatomy, None if self.guide is None else Anatomy.of(self.guide))
         self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
         self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
-        self.before = reconstruction_losses(self.model, self.terms[0], self.held_out, inputs.collator())
+        self.before = self._losses()
         return digest
 
     def train(self, folder: Path) -> Trained:
@@ -185,9 +184,9 @@ class Adapt(Method[AdaptConfig]):
     def finish(self) -> None:
         """Measure what has changed while the head is there, then take off one that the base did not have."""
         from slimformer.anatomy import Anatomy
-        from slimformer.methods.adapt.measuring import drift, forgetting, reconstruction_losses
+        from slimformer.methods.adapt.measuring import drift, forgetting
 
-        after = reconstruction_losses(self.model, self.terms[0], self.held_out, self.inputs.collator())
+        after = self._losses()
         self.measured = {
             **after,
             **{f"{name}_before": value for name, value in self.before.items()},
@@ -215,6 +214,16 @@ class Adapt(Method[AdaptConfig]):
         if self.config.then_task is None:
             return result
         return replace(result, task=run_phase(Phase("finetune", tuning(self.config)), self.options))
+
+    def _losses(self) -> dict[str, float]:
+        """What is measured of the model as it is now, before and after training."""
+        from slimformer.methods.adapt.measuring import reconstruction_losses, similarity
+
+        config, inputs = self.config, self.inputs
+        losses = reconstruction_losses(self.model, self.terms[0], self.held_out, inputs.collator())
+        if config.similarity_data is not None:
+            losses["similarity"] = similarity(inputs, self.model, config.similarity_task, config.similarity_data)
+        return losses
 
     def _pooling(self) -> tuple[str, ...] | None:
         from slimformer.models.sentence import SentenceSettings

@@ -142,7 +142,8 @@ class Texts:
         missing, unexpected = target.load_state_dict(trained.state_dict(), strict=False)
         assert not unexpected, unexpected
         assert all("pooler" in name for name in missing), missing
-        return bare.eval()
+        bare.eval()
+        return bare
 
     def _masking(self, seed: int) -> TokenMasking:
         return TokenMasking.of(self.processor, seed, self.config.mask_share, self.config.masking)
