@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer.corpus import open_corpus
-from slimformer.corpus.parts import Part
+from slimformer.corpus.corpus import Part
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
 from slimformer.tasks.features import Features

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import open_corpus
+from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
-from slimformer.corpus.parts import Part, first_documents
 from slimformer.errors import ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
 from slimformer.objectives import TermSpec
@@ -73,10 +73,10 @@ class Texts:
     def length(self) -> int:
         """Tokens of an example."""
         most = models.positions(self.source.config)
-        given = self.config.max_length
-        if given is not None and most is not None and given > most:
-            raise ConfigError(f"`max_length` is {given}, and the model takes {most} tokens; give {most} or less")
-        return given or min(LENGTH, most or LENGTH)
+        length = self.config.max_length
+        if length is not None and most is not None and length > most:
+            raise ConfigError(f"`max_length` is {length}, and the model takes {most} tokens; give {most} or less")
+        return length or min(LENGTH, most or LENGTH)
 
     @cached_property
     def corpus(self) -> Corpus:
