@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from slimformer import models
+from slimformer.errors import ConfigError
 from slimformer.tasks.features import Features
 from slimformer.tasks.masking import TokenMasking
+from tests import corpus
 
 MASKING = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=7)
 BLOCK = {"input_ids": np.array([2, *range(100, 298), 3], np.int32), "attention_mask": np.ones(200, np.int32)}
@@ -45,3 +49,37 @@ def test_at_least_one_token_is_predicted():
     assert all((MASKING(short, index, 0)["labels"] != -100).any() for index in range(50))
     nothing = {"input_ids": np.array([2, 3], np.int32)}
     assert (MASKING(nothing, 0, 0)["labels"] == -100).all()
+
+
+def test_hidden_tokens_may_always_be_masked():
+    masking = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=7, share=0.4, way="mask")
+    for index in range(50):
+        item = masking(BLOCK, index, 0)
+        picked = item["labels"] != -100
+        assert (item["input_ids"][picked] == 4).all()
+        assert (item["input_ids"][~picked] == BLOCK["input_ids"][~picked]).all()
+        assert 0.2 < picked.mean() < 0.6
+
+
+def test_whole_words_are_hidden():
+    tokenizer = models.load_processor("minilm")
+    text = "unbelievably, the tokenization of electroencephalography is quintessentially intricate"
+    encoded = tokenizer(text)
+    item = {"input_ids": np.array(encoded["input_ids"], np.int32)}
+    words = encoded.word_ids()
+    masking = TokenMasking.of(tokenizer, seed=3, share=0.3, way="words")
+    hidden = set()
+    for index in range(100):
+        picked = masking(item, index, 0)["labels"] != -100
+        assert picked.any()
+        for word in {word for word in words if word is not None}:
+            of_word = [bool(picked[place]) for place, each in enumerate(words) if each == word]
+            assert len(set(of_word)) == 1
+            hidden |= {word} if of_word[0] else set()
+    assert hidden == {word for word in words if word is not None}
+
+
+def test_a_tokenizer_that_marks_no_words_is_refused():
+    tokenizer = corpus.tokenizer()
+    with pytest.raises(ConfigError, match="does not tell where a word starts"):
+        TokenMasking.of(tokenizer, seed=0, way="words")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from slimformer import artifact
     from slimformer.methods.adapt.texts import Texts
     from slimformer.objectives import Weighted
+    from slimformer.tasks.features import Inputs
     from slimformer.train import Trained
 
 
@@ -83,6 +84,8 @@ class Adapt(Method[AdaptConfig]):
     origin: str
     teacher: str | None
     terms: list[Weighted]
+    #: Texts to measure on, by what their loss is called.
+    held_out: dict[str, Sequence[Inputs]]
     #: Weights of the base, without any head, and losses before training.
     initial: dict[str, Tensor]
     before: dict[str, float]
@@ -110,6 +113,7 @@ class Adapt(Method[AdaptConfig]):
         source = look_up(self.base)
         source.require(self.accepts)
         self.inputs = Texts(config, source)
+        self._read()
         self.origin, self.teacher = self.base, config.teacher
         phases = []
         if not self.inputs.has_head and config.trains == "all":
@@ -124,21 +128,32 @@ class Adapt(Method[AdaptConfig]):
             settings = config.phase(model=self.origin, teacher=self.teacher, out=folder)
             phases.append(Phase(self.name, settings, f"{what}, into `{folder}`"))
             self.teacher = folder
+        if not self.options.resume:
+            for phase in phases:
+                OutputDirectory.of(phase.config.out).check_free(self.options)  # type: ignore[attr-defined]
         return phases
 
+    def _read(self) -> None:
+        """Read and check all data, before the first phase trains anything."""
+        from slimformer.inference.evaluation import load_split
+        from slimformer.tasks.options import TaskOptions
+
+        config, inputs = self.config, self.inputs
+        check_task(config, self.base, self.accepts)
+        self.processor = inputs.processor
+        self.held_out = {"reconstruction": inputs.held_out()}
+        if config.general is not None:
+            self.held_out["general"] = inputs.held_out(config.general)
+        if config.similarity_data is not None:
+            load_split(inputs.source, TaskOptions(task=config.similarity_task, data=config.similarity_data), "dev")
+
     def start(self) -> str:
-        """Read the model and the corpus, and measure what is to change."""
+        """Load the models, and measure what is to change."""
         from slimformer.anatomy import Anatomy
         from slimformer.objectives import Models, build_terms
         from slimformer.objectives.terms.term import CLEAN, MASKED
 
         config, inputs = self.config, self.inputs
-        check_task(config, self.base, self.accepts)
-        self.processor = inputs.processor
-        digest = inputs.corpus.digest()
-        self.held_out = {"reconstruction": inputs.held_out()}
-        if config.general is not None:
-            self.held_out["general"] = inputs.held_out(config.general)
         self.model = inputs.model(self.origin)
         anatomy = Anatomy.of(self.model)
         self.guide = None if self.teacher is None else inputs.model(self.teacher)
@@ -147,7 +162,7 @@ class Adapt(Method[AdaptConfig]):
         self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
         self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
         self.before = self._losses()
-        return digest
+        return inputs.corpus.digest()
 
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""

@@ -1,0 +1,274 @@
+"""Further pre-training from settings to a checkpoint that anyone can load."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file
+
+import slimformer
+from slimformer import Anatomy, artifact
+from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError
+from slimformer.methods.adapt.config import AdaptConfig
+from slimformer.methods.adapt.method import Adapt
+from slimformer.methods.method import RunOptions
+from slimformer.methods.run import run_phase
+from tests import corpus, runs, zoo
+
+QUICK = {"max_steps": 4, "head_steps": 3, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A tiny base without a head, one with it, a decoder, and a text."""
+    folder = tmp_path_factory.mktemp("adapt")
+    zoo.build("bert").save_pretrained(folder / "base")
+    corpus.tokenizer().save_pretrained(folder / "base")
+    runs.headed(folder / "headed", hf.BertForMaskedLM)
+    runs.decoder(folder / "decoder")
+    rows = (corpus.data_folder(folder / "data") / "train.tsv").read_text().splitlines()[1:]
+    (folder / "text.txt").write_text("\n".join(row.split("\t")[0] for row in rows) + "\n")
+    return folder
+
+
+def settings(place, **changes):
+    return {"model": place / "base", "corpus": [str(place / "text.txt")], **QUICK, **changes}
+
+
+def adapt(place, **changes):
+    return slimformer.adapt(**settings(place, **changes))
+
+
+def state_of(config: AdaptConfig) -> Adapt:
+    """A run that has begun, its phases done."""
+    state = Adapt(config, RunOptions(quiet=True))
+    for phase in state.phases():
+        run_phase(phase, state.options)
+    state.start()
+    return state
+
+
+def config_of(place, **changes) -> AdaptConfig:
+    values = {name: value for name, value in settings(place, **changes).items() if name != "quiet"}
+    return AdaptConfig.make(values)
+
+
+def weights_of(model) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in Anatomy.of(model).base.state_dict().items()}
+
+
+@pytest.mark.slow
+def test_every_round_starts_from_the_base_and_the_warmed_head(place, tmp_path):
+    config = config_of(place, rounds=2, out=str(tmp_path / "out"))
+    state = Adapt(config, RunOptions(quiet=True))
+    base = weights_of(hf.AutoModel.from_pretrained(place / "base"))
+    heads = []
+    for phase in state.phases():
+        inner = Adapt(phase.config, RunOptions(quiet=True))
+        assert not inner.phases()
+        inner.start()
+        started = weights_of(inner.model)
+        assert all(torch.equal(value, base[name]) for name, value in started.items())
+        heads.append({name: value.clone() for name, value in inner.model.cls.state_dict().items()})
+        run_phase(phase, state.options)
+    state.start()
+    assert all(torch.equal(value, base[name]) for name, value in weights_of(state.model).items())
+    heads.append(state.model.cls.state_dict())
+    new, *warmed = heads
+    assert len(warmed) == 3
+    for head in warmed:
+        assert all(torch.equal(head[name], warmed[0][name]) for name in head)
+    assert any(not torch.equal(new[name], warmed[0][name]) for name in new)
+
+
+@pytest.mark.slow
+def test_training_the_head_alone_leaves_the_rest(place, tmp_path):
+    result = adapt(place, trains="head", rounds=0, keep_head=True, out=tmp_path / "head")
+    base = weights_of(hf.AutoModel.from_pretrained(place / "base"))
+    after = weights_of(result.model)
+    assert all(torch.equal(value, base[name]) for name, value in after.items())
+    assert result.metrics["drift"] == 0
+    assert result.metrics["reconstruction"] < result.metrics["reconstruction_before"]
+
+
+@pytest.mark.slow
+def test_the_result_is_what_the_base_was(place, tmp_path):
+    result = adapt(place, out=tmp_path / "out", max_steps=30, lr=3e-3)
+    assert type(result.model) is hf.BertModel
+    assert result.metrics["reconstruction"] < result.metrics["reconstruction_before"]
+    assert result.metrics["drift"] > 0
+    assert artifact.verify(tmp_path / "out").max_difference == 0
+    manifest = artifact.read_manifest(tmp_path / "out")
+    assert [step.method for step in manifest.steps] == ["adapt"]
+    assert manifest.base.name == str(place / "base")
+    before, after = (load_file(folder / "model.safetensors") for folder in (place / "base", tmp_path / "out"))
+    assert before.keys() == after.keys()
+    assert torch.equal(before["pooler.dense.weight"], after["pooler.dense.weight"])
+    assert not torch.equal(before["embeddings.word_embeddings.weight"], after["embeddings.word_embeddings.weight"])
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.warmup", "out.round-0"}
+
+
+def test_a_head_that_is_there_is_kept_and_not_warmed_up(place, tmp_path):
+    result = adapt(place, model=place / "headed", rounds=0, out=tmp_path / "out")
+    assert type(result.model) is hf.BertForMaskedLM
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+@pytest.mark.slow
+def test_decoders_learn_the_next_token_and_keep_their_features(place, tmp_path):
+    result = adapt(place, model=place / "decoder", out=tmp_path / "out", max_steps=20)
+    assert type(result.model) is hf.LlamaForCausalLM
+    assert result.metrics["reconstruction"] < result.metrics["reconstruction_before"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "out.round-0"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({}, {"reconstruction", "features"}),
+        ({"positions": "mean"}, {"reconstruction", "features"}),
+        ({"positions": "first", "reduction": "sum"}, {"reconstruction", "features"}),
+        ({"positions": "pooled"}, {"reconstruction", "pooled"}),
+        ({"match": "predictions"}, {"reconstruction", "soft_labels"}),
+        ({"reconstruction": 0.0}, {"reconstruction", "features"}),
+        ({"masking": "bert", "mask_share": 0.3, "pack": True}, {"reconstruction", "features"}),
+        ({"accumulation": 2, "gradient_checkpointing": True}, {"reconstruction", "features"}),
+        ({"rounds": 0}, {"reconstruction"}),
+    ],
+)
+def test_what_can_be_learned(place, changes, parts):
+    result = adapt(place, **changes, log_every=1)
+    assert result.losses.keys() == {"loss", *parts}
+    weight = changes.get("reconstruction", 1.0)
+    expected = sum((weight if name == "reconstruction" else 1) * result.losses[name] for name in parts)
+    assert result.losses["loss"] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_the_teacher_sees_no_mask(place, tmp_path):
+    state = state_of(config_of(place, out=str(tmp_path / "out")))
+    seen = {"teacher": set(), "student": set()}
+    for name, model in (("teacher", state.guide), ("student", state.model)):
+        table = Anatomy.of(model).word_embedding.module
+        table.register_forward_pre_hook(lambda _, args, name=name: seen[name].update(args[0].flatten().tolist()))
+    state.train(tmp_path / "work")
+    mask = state.processor.mask_token_id
+    assert mask in seen["student"]
+    assert seen["teacher"]
+    assert mask not in seen["teacher"]
+
+
+@pytest.mark.slow
+def test_a_cache_changes_nothing_and_spares_the_teacher_the_second_pass(place, tmp_path):
+    calls, weights = {}, {}
+    # Examples of one length, so that no text has other neighbours to be padded to.
+    shared = {"pack": True, "max_steps": None, "epochs": 3.0}
+    adapt(place, **shared, rounds=0, keep_head=True, model=place / "headed", out=tmp_path / "round")
+    for name, cache in (("cached", str(tmp_path / "cache")), ("not cached", None)):
+        changes = {"model": place / "headed", "teacher": str(tmp_path / "round"), "teacher_cache": cache}
+        state = state_of(config_of(place, **shared, **changes))
+        calls[name] = 0
+
+        def count(*_, name=name):
+            calls[name] += 1
+
+        Anatomy.of(state.guide).blocks[0].module.register_forward_hook(count)
+        steps = state.train(tmp_path / name).steps
+        weights[name] = weights_of(state.model)
+    assert calls["not cached"] == steps
+    assert calls["cached"] < steps * 0.5
+    for name, value in weights["cached"].items():
+        torch.testing.assert_close(value, weights["not cached"][name], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
+    def command(out):
+        return runs.in_a_process(
+            "adapt", "--model", place / "base", "--corpus", place / "text.txt", "--rounds", 1, "--max-steps", 6,
+            "--head-steps", 4, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--threads", 1, "--resume",
+            "--out", out,
+        )  # fmt: skip
+
+    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    places = [
+        tmp_path / "killed.warmup.training" / "checkpoint-2",
+        tmp_path / "killed.warmup",
+        tmp_path / "killed.round-0.training" / "checkpoint-3",
+        tmp_path / "killed.training" / "checkpoint-1",
+        tmp_path / "killed.training" / "checkpoint-5",
+    ]
+    kills = sum(runs.killed_when(command(tmp_path / "killed"), place.exists) for place in places)
+    assert kills >= 4
+    subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True)
+    for name in ("", ".warmup", ".round-0"):
+        whole, killed = (
+            artifact.read_manifest(tmp_path / f"{folder}{name}").files["model.safetensors"].sha256
+            for folder in ("whole", "killed")
+        )
+        assert whole == killed, name
+
+
+@pytest.mark.slow
+def test_what_is_forgotten_is_measured(place, tmp_path):
+    words = (place / "text.txt").read_text().split()
+    general = tmp_path / "general.txt"
+    general.write_text("\n".join(" ".join(reversed(words[start : start + 6])) for start in range(0, 240, 6)))
+    result = adapt(place, rounds=0, max_steps=40, lr=1e-2, general=str(general))
+    assert {"general", "general_before"} <= result.metrics.keys()
+    lost = result.metrics["general"] - result.metrics["general_before"]
+    gained = result.metrics["reconstruction_before"] - result.metrics["reconstruction"]
+    assert any("more is forgotten than gained" in note for note in result.notes) == (lost > max(gained, 0))
+
+
+@pytest.mark.slow
+def test_a_task_can_come_after(place, tmp_path):
+    done = runs.run(
+        "adapt", "--model", place / "base", "--corpus", place / "data", "--text-column", "text", "--max-steps", 2,
+        "--head-steps", 2, "--batch-size", 8, "--max-length", 16, "--then-task", "classification", "--data",
+        place / "data", "--finetune-steps", 2, "--out", tmp_path / "out", "--json", "--quiet",
+    )  # fmt: skip
+    assert 0 <= done.json["task"]["metrics"]["accuracy"] <= 1
+    steps = [step.method for step in artifact.read_manifest(tmp_path / "out-classification").steps]
+    assert steps == ["adapt", "finetune"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"rounds": 2, "teacher": "x"}, ConfigError, "make teachers of their own"),
+        ({"rounds": 0, "positions": "mean"}, ConfigError, "changes nothing without"),
+        ({"rounds": 0, "reconstruction": 0.0}, ConfigError, "nothing would be learned"),
+        ({"then_task": "classification"}, ConfigError, "go together"),
+        ({"finetune_lr": 0.1}, ConfigError, "changes nothing without `then_task`"),
+        ({"max_length": 1000}, ConfigError, "the model takes 64 tokens"),
+        ({"corpus": ["nowhere.txt"]}, DataError, "nothing at `nowhere.txt`"),
+        ({"general": "nowhere.txt"}, DataError, "nothing at `nowhere.txt`"),
+        ({"model": "nowhere"}, CheckpointError, "nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_work(place, tmp_path, changes, error, message):
+    with pytest.raises(error, match=message):
+        adapt(place, **{"rounds": 0, **changes} if "rounds" not in changes else changes, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_without_a_second_document_is_refused(place, tmp_path):
+    (tmp_path / "one.txt").write_text("the same line\n" * 20)
+    with pytest.raises(DataError, match="too few different documents"):
+        adapt(place, corpus=[str(tmp_path / "one.txt")], rounds=0, model=place / "headed", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("taken", ["out.warmup", "out.round-0", "out"])
+def test_a_place_that_is_taken_is_refused_before_the_first_phase(place, tmp_path, taken):
+    shutil.copytree(place / "base", tmp_path / taken)
+    with pytest.raises(ArtifactError, match=re.escape(taken)):
+        adapt(place, out=tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {taken}
