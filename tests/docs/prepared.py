@@ -49,6 +49,15 @@ def _texts(folder: Path) -> None:
         (folder / f"{number}.txt").write_text("It was a dark and stormy night; the rain fell in torrents.\n" * 30)
 
 
+def _papers(folder: Path) -> None:
+    """Sentences of a domain, no two alike."""
+    folder.mkdir(parents=True)
+    rng = random.Random(1)
+    verbs, nouns = ("parses", "encodes", "tags", "aligns", "ranks"), ("corpora", "treebanks", "lexica", "spans", "graphs")
+    lines = [f"The model {rng.choice(verbs)} {number} {rng.choice(nouns)} of the benchmark." for number in range(60)]
+    (folder / "abstracts.txt").write_text("\n".join(lines) + "\n")
+
+
 def _classifier(folder: Path) -> None:
     """A small random classifier in place of a fine-tuned MiniLM, which takes long to export."""
     runs.headed(folder, hf.BertForSequenceClassification, num_labels=2)
@@ -58,6 +67,7 @@ def _classifier(folder: Path) -> None:
 MAKERS: dict[str, Callable[[Path], object]] = {
     "reviews": _reviews,
     "texts": _texts,
+    "papers": _papers,
     "sst2": _sst2,
     "path/to/sst2": _sst2,
     "path/to/folder": corpus.model_folder,
