@@ -205,6 +205,8 @@ TERMS: Registry[Any] = Registry(
         "pooled": ("slimformer.objectives.terms.pooled:Pooled", "sentence embeddings"),
         "mlm": ("slimformer.objectives.terms.language:MaskedTokens", "masked language modelling"),
         "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
+        "patches": ("slimformer.objectives.terms.patches:HiddenPatches", "pixels of hidden patches"),
+        "features": ("slimformer.objectives.terms.features:UnmaskedFeatures", "last hidden states of the whole input"),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
         "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
         "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),

@@ -12,7 +12,7 @@ import transformers as hf
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode
 
-from slimformer import models
+from slimformer import Anatomy, models
 from slimformer.errors import ConfigError
 from slimformer.models.autoencoder import as_autoencoder, as_vit, encoder_weights, patch_count, unmasked_features
 from slimformer.models.building import Shape
@@ -272,6 +272,13 @@ def test_the_noise_of_a_run_hides_the_same_patches_in_any_batch():
 def test_what_cannot_be_an_autoencoder_is_refused(model, settings, message):
     with pytest.raises(ConfigError, match=message):
         as_autoencoder(model(), **settings)
+
+
+def test_blocks_of_widths_of_their_own_are_refused():
+    model = vit()
+    Anatomy.of(model).blocks[1].keep_neurons(range(32))
+    with pytest.raises(ConfigError, match=r"widths of their own, .* start from the model it was cut from"):
+        as_autoencoder(model)
 
 
 def test_a_vit_of_another_shape_is_refused():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ConfigError
 from slimformer.models.building import Shape, build
-from slimformer.models.widths import needs_widths
+from slimformer.models.widths import BlockWidth, widths_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -164,7 +164,8 @@ def _check_plain(model: PreTrainedModel) -> None:
             f"the model is a `{model.config.model_type}`, and patches are hidden from plain ViTs alone; give a model "
             "of type `vit` or `vit_mae`"
         )
-    if needs_widths(model):
+    config: Any = model.config
+    if {*widths_of(model)} != {BlockWidth(config.intermediate_size, config.num_attention_heads)}:
         raise ConfigError(
             "the blocks of the model have widths of their own, which a masked autoencoder cannot have; start from the "
             "model it was cut from"
