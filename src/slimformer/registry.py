@@ -213,6 +213,12 @@ TERMS: Registry[Any] = Registry(
             "slimformer.objectives.terms.language:Reconstruction",
             "hidden tokens, each text counting alike",
         ),
+        "patches": ("slimformer.objectives.terms.patches:HiddenPatches", "pixels of hidden patches"),
+        "patch-predictions": (
+            "slimformer.objectives.terms.patches:PatchPredictions",
+            "what the teacher's decoder says of hidden patches",
+        ),
+        "features": ("slimformer.objectives.terms.features:UnmaskedFeatures", "last hidden states of the whole input"),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
         "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
         "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),

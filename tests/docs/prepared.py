@@ -53,7 +53,10 @@ def _papers(folder: Path) -> None:
     """Sentences of a domain, no two alike."""
     folder.mkdir(parents=True)
     rng = random.Random(1)
-    verbs, nouns = ("parses", "encodes", "tags", "aligns", "ranks"), ("corpora", "treebanks", "lexica", "spans", "graphs")
+    verbs, nouns = (
+        ("parses", "encodes", "tags", "aligns", "ranks"),
+        ("corpora", "treebanks", "lexica", "spans", "graphs"),
+    )
     lines = [f"The model {rng.choice(verbs)} {number} {rng.choice(nouns)} of the benchmark." for number in range(60)]
     (folder / "abstracts.txt").write_text("\n".join(lines) + "\n")
 

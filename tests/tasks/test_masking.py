@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from slimformer import models
 from slimformer.errors import ConfigError
 from slimformer.tasks.features import Features
-from slimformer.tasks.masking import TokenMasking
+from slimformer.tasks.masking import PatchMasking, TokenMasking
 from tests import corpus
 
 MASKING = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=7)
@@ -83,3 +86,29 @@ def test_a_tokenizer_that_marks_no_words_is_refused():
     tokenizer = corpus.tokenizer()
     with pytest.raises(ConfigError, match="does not tell where a word starts"):
         TokenMasking.of(tokenizer, seed=0, way="words")
+
+
+def test_patches_depend_on_seed_epoch_and_index_and_on_nothing_else():
+    masking = PatchMasking(196, seed=7)
+    image = {"pixel_values": np.zeros((3, 4, 4), np.float32)}
+    item = masking(image, 5, 2)
+    assert item["pixel_values"] is image["pixel_values"]
+    assert item["noise"].dtype == np.float32
+    assert len(set(item["noise"].tolist())) == 196  # no two patches can change places
+    assert 0 <= item["noise"].min() < item["noise"].max() < 1
+    assert (PatchMasking(196, seed=7)({}, 5, 2)["noise"] == item["noise"]).all()
+    for other in (masking({}, 6, 2), masking({}, 5, 3), PatchMasking(196, seed=8)({}, 5, 2)):
+        assert (other["noise"] != item["noise"]).any()
+
+
+def test_every_patch_is_hidden_as_often_as_any_other():
+    masking = PatchMasking(16, seed=0)
+    kept = sum((masking({}, index, 0)["noise"] < 0.25).astype(int) for index in range(4000))
+    assert kept.sum() == 4 * 4000
+    assert abs(kept / 4000 - 0.25).max() < 0.035  # five standard deviations
+
+
+def test_the_same_patches_are_hidden_in_another_process():
+    code = "from slimformer.tasks.masking import PatchMasking; print(PatchMasking(9, 3)({}, 4, 5)['noise'].tolist())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(PatchMasking(9, 3)({}, 4, 5)["noise"].tolist())

@@ -16,8 +16,8 @@ from slimformer.artifact.task import check_task
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
 from slimformer.models import load_config, quiet, trusted, trusting
-from slimformer.models.backend import check_backend, panics_raised
 from slimformer.models.processors import check_tokenizer, processor_class
+from slimformer.models.processors.backend import check_backend, panics_raised
 from slimformer.models.settings import as_device, as_dtype
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import numpy as np
 
 from slimformer.errors import DataError
 from slimformer.files import parse_json
-from slimformer.models.backend import encode_batch
+from slimformer.models.processors.backend import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,7 @@ from slimformer.tasks.features import PaddingCollator, TensorCollator
 
 if TYPE_CHECKING:
     from slimformer.tasks.features import Inputs
-    from slimformer.tasks.masking import TokenMasking
+    from slimformer.tasks.masking import PatchMasking, TokenMasking
 
 
 class MaskedExamples(Sequence["Inputs"]):
@@ -20,13 +20,13 @@ class MaskedExamples(Sequence["Inputs"]):
 
     Args:
         examples: The examples.
-        masking: How tokens are masked.
+        masking: How tokens or patches are hidden.
     """
 
     #: Tells trainers that the order is not theirs to change.
     shuffled: ClassVar[bool] = True
 
-    def __init__(self, examples: Sequence[Inputs], masking: TokenMasking) -> None:
+    def __init__(self, examples: Sequence[Inputs], masking: TokenMasking | PatchMasking) -> None:
         self.examples = examples
         self.masking = masking
 
@@ -37,7 +37,8 @@ class MaskedExamples(Sequence["Inputs"]):
         example = self.examples[index]
         # Numbers go on over the passes, so a text is masked otherwise each time.
         masked = self.masking(example, index, epoch=0)
-        return {**example, **{f"{MASKED}.{name}": masked[name] for name in ("input_ids", "labels")}}
+        changed = {name: value for name, value in masked.items() if value is not example.get(name)}
+        return {**example, **{f"{MASKED}.{name}": value for name, value in changed.items()}}
 
 
 def masked_collator(collate: TensorCollator) -> TensorCollator:

@@ -13,6 +13,7 @@ from torch import nn
 from slimformer.anatomy import Anatomy
 from slimformer.anatomy.anatomy import unwrap
 from slimformer.errors import ConfigError
+from slimformer.models.autoencoder import hides_patches, patch_count
 from slimformer.objectives.balance import EVERY, Progress, rebalance
 from slimformer.objectives.loss import Loss
 from slimformer.objectives.recording import Recorder, Request
@@ -148,8 +149,7 @@ class TermObjective:
         self.accumulation = accumulation
         anatomy = Anatomy.of(student)
         self.matrices = [weight for block in anatomy.blocks for weight in block.module.parameters() if weight.dim() > 1]
-        config: Any = anatomy.config
-        self._patches = (config.image_size // config.patch_size) ** 2 if hasattr(config, "mask_ratio") else 0
+        self._patches = patch_count(anatomy.config) if hides_patches(anatomy.config) else 0
         self._recorders = Recorders(student, self.terms, read_scores=read_scores)
         stateful = bool(self.balanced) or first_stage is not None
         self.progress = Progress.on(student, len(self.balanced)) if stateful else None
@@ -172,9 +172,10 @@ class TermObjective:
         step = self._step()
         stage = 0 if self.first_stage is None else 1 if step < self.first_stage else 2
         active = tuple(index for index, each in enumerate(self.terms) if stage < 2 or each.term.stage == "predictions")
-        batches = variants(self._hide_alike(inputs))
         needed = {self.terms[index].term.variant for index in active}
-        batches = {variant: batch for variant, batch in batches.items() if variant in needed}
+        batches = {variant: batch for variant, batch in variants(inputs).items() if variant in needed}
+        if self._patches:
+            self._hide_alike(batches, active)
         taught = self._ask(model, batches, active)
         learned = self._record(model, batches, active)
         means = {}
@@ -186,12 +187,14 @@ class TermObjective:
         weights = self._weights(step, stage, means)
         return self._sum(means, weights, totals, len(next(iter(inputs.values()))))
 
-    def _hide_alike(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _hide_alike(self, batches: Mapping[str, dict[str, Any]], active: tuple[int, ...]) -> None:
         """A masked autoencoder draws which patches it hides; all models have to hide the same ones."""
-        if not self._patches or "noise" in inputs:
-            return inputs
-        pixels = inputs["pixel_values"]
-        return {**inputs, "noise": torch.rand(len(pixels), self._patches, device=pixels.device)}
+        terms = [self.terms[index].term for index in active]
+        for variant, batch in batches.items():
+            whole = all(term.student_request().whole for term in terms if term.variant == variant)
+            if not whole and "noise" not in batch:
+                pixels = batch["pixel_values"]
+                batch["noise"] = torch.rand(len(pixels), self._patches, device=pixels.device)
 
     def _step(self) -> int:
         if self.progress is None:

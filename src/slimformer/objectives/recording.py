@@ -8,13 +8,15 @@ queries, keys and values there.
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from torch import Tensor
 
-from slimformer.anatomy import Anatomy
+from slimformer.anatomy import Anatomy, unwrap
+from slimformer.errors import ObjectiveError
 from slimformer.models import IGNORED
+from slimformer.models.autoencoder import hides_patches, unmasked_features
 from slimformer.models.pooling import pool
 from slimformer.taps import Taps
 from slimformer.views.attention import Scores, goes_through_registry, kept_scores, use_attention
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 Activations = dict[str, Tensor]
 #: Inputs that serve a head's own loss alone.
 LABELS = ("labels", "start_positions", "end_positions")
+#: The last hidden states of the whole input, also of a model that hides a part of it.
+FEATURES = "features"
 #: Outputs of the head, under the names Transformers gives them.
 PREDICTIONS = ("logits", "start_logits", "end_logits")
 #: Logits at the positions that have a label alone.
@@ -45,7 +49,9 @@ class Request:
         embeddings: Whether to keep the input of the first block.
         outputs: What the whole model gives: `predictions` of its head, `labelled_logits` of it (computed for no other
             position where nothing else asks for them), its own `loss`, `last_hidden`, or one vector for each text, such
-            as `pooled.mean` or `pooled.cls+mean`: ways of `models.sentence`, joined by +.
+            as `pooled.mean` or `pooled.cls+mean`: ways of `models.sentence`, joined by +. Of a masked autoencoder also
+            `patch_mask`, which patches were hidden. `features` is `last_hidden` of all there is to see, whatever a
+            masked autoencoder hides otherwise.
     """
 
     blocks: Mapping[int, frozenset[str]] = field(default_factory=dict)
@@ -63,6 +69,11 @@ class Request:
             for block in sorted({*self.blocks, *other.blocks})
         }
         return Request(blocks, self.embeddings or other.embeddings, self.outputs | other.outputs)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing but features of the whole input is asked for, so that nothing has to be hidden."""
+        return not self.blocks and not self.embeddings and self.outputs == {FEATURES}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,8 +94,11 @@ class Recorder:
 
     def __init__(self, model: nn.Module, request: Request, *, read_scores: bool = False) -> None:
         self.model = model
-        self.request = request
         self.anatomy = Anatomy.of(model)
+        # A masked autoencoder sees the whole input in a forward of its own, and runs masked for all else.
+        self._apart = FEATURES in request.outputs and hides_patches(self.anatomy.config)
+        self._whole = self._apart and request.whole
+        self.request = replace(request, outputs=request.outputs - {FEATURES}) if self._apart else request
         self._scored = [block for block, names in request.blocks.items() if names & {"scores", "mask"}]
         self._reads = bool(self._scored) and read_scores and goes_through_registry(self.anatomy.blocks[0])
         if self._reads:
@@ -102,6 +116,18 @@ class Recorder:
         """
         labels: Any = inputs.get("labels")
         inputs = self._prepare(inputs)
+        features = self._see_all(inputs, call) if self._apart else {}
+        return features if self._whole else {**features, **self._record(inputs, call, labels)}
+
+    def _see_all(self, inputs: dict[str, Any], call: nn.Module | None) -> Activations:
+        if call is not None and unwrap(call) is not call:
+            raise ObjectiveError(
+                f"`{FEATURES}` of a masked autoencoder are computed beside its forward, which `{type(call).__name__}` "
+                "would not see; put the student into a `RecordedStudent` first"
+            )
+        return {FEATURES: unmasked_features(self.anatomy.base, inputs["pixel_values"])}
+
+    def _record(self, inputs: dict[str, Any], call: nn.Module | None, labels: Any) -> Activations:
         with ExitStack() as stack:
             kept = stack.enter_context(kept_scores(self.model, self._scored)) if self._reads else {}
             # New taps for each forward: what they hold is gone with the result.
@@ -165,8 +191,9 @@ class Recorder:
             activations |= {name: value for name, value in found.items() if value is not None}
         if "loss" in self.request.outputs:
             activations["loss"] = outputs.loss
-        if "last_hidden" in self.request.outputs:
-            activations["last_hidden"] = last[0]
+        if "patch_mask" in self.request.outputs:
+            activations["patch_mask"] = outputs.mask
+        activations |= {name: last[0] for name in ("last_hidden", FEATURES) if name in self.request.outputs}
         for name in self.request.outputs:
             if name.startswith("pooled."):
                 activations[name] = pool(last[0], attention_mask, name.removeprefix("pooled.").split("+"))
@@ -205,4 +232,4 @@ def _is_labelled(labels: Tensor) -> Tensor:
 
 def _needs_no_head(output: str) -> bool:
     """Whether an output is made of the last hidden states alone."""
-    return output == "last_hidden" or output.startswith("pooled.")
+    return output in ("last_hidden", FEATURES) or output.startswith("pooled.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Names, or their ends, of activations with one vector for each token, and how names of those with one
 #: for each example begin.
-PER_TOKEN = frozenset({"q", "k", "v", "output", "attention_output", "mha", "embeddings", "last_hidden"})
+PER_TOKEN = frozenset({"q", "k", "v", "output", "attention_output", "mha", "embeddings", "last_hidden", "features"})
 PER_EXAMPLE = "pooled."
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.models.backend import encode_batch
+from slimformer.models.processors.backend import encode_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

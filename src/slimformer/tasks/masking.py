@@ -1,4 +1,4 @@
-"""Masking tokens for masked language modelling, the same for the same (seed, epoch, index)."""
+"""What is hidden of an item, tokens of a text or patches of an image: the same for the same (seed, epoch, index)."""
 
 from __future__ import annotations
 
@@ -98,3 +98,24 @@ def continuing_tokens(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:
             # A sign in front of nothing, such as a comma, is a word of its own.
             continues[number] = not token.startswith(STARTS) and any(map(str.isalnum, token))
     return continues
+
+
+@dataclass(frozen=True)
+class PatchMasking:
+    """The order in which a masked autoencoder keeps the patches of an image (arXiv 2111.06377).
+
+    Transformers keeps those with the smallest `noise`. Its values are a permutation, so that no two are equal and every
+    machine sorts them alike; how many are kept is for the model to say.
+
+    Args:
+        patches: How many an image has.
+        seed: The run's seed.
+    """
+
+    patches: int
+    seed: int
+
+    def __call__(self, inputs: Inputs, index: int, epoch: int) -> Inputs:
+        """Say what of one item is hidden."""
+        draw = np.random.default_rng([self.seed, epoch, index])
+        return {**inputs, "noise": draw.permutation(self.patches).astype(np.float32) / self.patches}

@@ -26,7 +26,7 @@ OF_THE_WHOLE = (
 
 
 class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
-    """Pre-train a model further on text of a domain, and distil it from itself so that it forgets less."""
+    """Pre-train a model further on text or images of a domain, and distil it from itself so that it forgets less."""
 
     rounds: int = Field(
         1,
@@ -42,7 +42,10 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
         description="What stands for a hidden token: `mask` always the mask token, as the paper; `bert` 80 % of the "
         "time; `words` hides whole words.",
     )
-    mask_share: float = Field(0.15, gt=0, lt=1, description="Part of the tokens that is hidden.")
+    mask_share: float | None = Field(
+        None, gt=0, lt=1, description="Part that is hidden; by default 0.15 of the tokens, or 0.75 of the patches."
+    )
+    normalize: bool = Field(False, description="Reconstruct pixels normalised patch by patch; for images.")
     pack: bool = Field(False, description="Put texts together to full length instead of one text an example.")
     reconstruction: Weight = Field(1.0, description="Weight of the reconstruction beside the distillation.")
     match: Match = Field(
@@ -131,16 +134,17 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
             shared["reconstruction"] = self.reconstruction or 1.0
         return AdaptConfig.make({**shared, "rounds": 0, "keep_head": True, **changes})
 
-    def matched(self, pooling: tuple[str, ...] | None) -> list[TermSpec]:
+    def matched(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
         """What is learned from a teacher.
 
         Args:
+            predictions: The term that compares what heads say of what is hidden.
             pooling: How the base pools, if it is a sentence encoder.
         """
         if not self.distils:
             return []
         if self.match == "predictions":
-            return [TermSpec("logits")]
+            return [TermSpec(predictions)]
         positions = self.positions or ("all" if pooling is None else "pooled")
         if positions == "pooled":
             return [TermSpec("pooled", options={"pooling": "+".join(pooling or ("mean",))})]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
+    from slimformer.methods.adapt.images import Images
     from slimformer.methods.adapt.texts import Texts
     from slimformer.objectives import Weighted
     from slimformer.tasks.features import Collator, Inputs
@@ -59,7 +60,7 @@ def reconstruction_losses(
     return losses
 
 
-def similarity(inputs: Texts, model: PreTrainedModel, task: str, data: str) -> float:
+def similarity(inputs: Texts | Images, model: PreTrainedModel, task: str, data: str) -> float:
     """How well a model's embeddings agree with people, as the task's own metric (Spearman's correlation).
 
     Args:

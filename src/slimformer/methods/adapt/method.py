@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from slimformer import artifact
+    from slimformer.methods.adapt.images import Images
     from slimformer.methods.adapt.texts import Texts
     from slimformer.objectives import Weighted
     from slimformer.tasks.features import Inputs
@@ -55,7 +56,7 @@ class AdaptResult(RunResult):
 
 
 class Adapt(Method[AdaptConfig]):
-    """Pre-train a model further on text of a domain, and distil it from itself so that it forgets less.
+    """Pre-train a model further on text or images of a domain, and distil it from itself so that it forgets less.
 
     First the base is pre-trained further. Then each round starts from the base again and learns the same while it
     keeps to the features of the round before. A head that the base does not have is trained alone before all that, and
@@ -79,7 +80,7 @@ class Adapt(Method[AdaptConfig]):
     )
     files = ("corpus.jsonl",)
 
-    inputs: Texts
+    inputs: Texts | Images
     #: What training starts from, and what is kept to; the base and nothing unless phases come first.
     origin: str
     teacher: str | None
@@ -106,13 +107,15 @@ class Adapt(Method[AdaptConfig]):
     def phases(self) -> Sequence[Phase]:
         """Training a new head alone, then all rounds but the last."""
         from slimformer.inference.door import look_up
+        from slimformer.methods.adapt.images import Images
         from slimformer.methods.adapt.texts import Texts
+        from slimformer.models import sees_images
 
         config = self.config
         check_place(config, self.options, "model")
         source = look_up(self.base)
         source.require(self.accepts)
-        self.inputs = Texts(config, source)
+        self.inputs = (Images if sees_images(source.config) else Texts)(config, source)
         self._read()
         self.origin, self.teacher = self.base, config.teacher
         phases = []
@@ -157,7 +160,10 @@ class Adapt(Method[AdaptConfig]):
         self.model = inputs.model(self.origin)
         anatomy = Anatomy.of(self.model)
         self.guide = None if self.teacher is None else inputs.model(self.teacher)
-        specs = [replace(inputs.reconstruction, weight=config.reconstruction), *config.matched(self._pooling())]
+        specs = [
+            replace(inputs.reconstruction, weight=config.reconstruction),
+            *config.matched(inputs.predictions, inputs.pooling),
+        ]
         models = Models(anatomy, None if self.guide is None else Anatomy.of(self.guide))
         self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
         self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
@@ -239,12 +245,6 @@ class Adapt(Method[AdaptConfig]):
         if config.similarity_data is not None:
             losses["similarity"] = similarity(inputs, self.model, config.similarity_task, config.similarity_data)
         return losses
-
-    def _pooling(self) -> tuple[str, ...] | None:
-        from slimformer.models.sentence import SentenceSettings
-
-        sentence = SentenceSettings.of(self.base)
-        return None if sentence is None else tuple(sentence.pooling)
 
     def _folder(self, phase: str) -> str:
         """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""

@@ -12,6 +12,7 @@ from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.errors import ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
+from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import TermSpec
 from slimformer.tasks import get_task
 from slimformer.tasks.features import TensorCollator, padding_collator
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
 
-#: Tokens of an example unless given.
-LENGTH = 512
+#: Tokens of an example, and the part of them that is hidden, unless given.
+LENGTH, SHARE = 512, 0.15
 #: Characters of held-out text that a model is measured on at most; its masks are the same whatever the run's seed is.
 MEASURED, MEASURED_SEED = 2**18, 0
 
@@ -42,16 +43,18 @@ class Texts:
         source: The base.
     """
 
-    #: The term that is learned without a teacher.
-    reconstruction = TermSpec("reconstruction")
+    #: The term that is learned without a teacher, and the one that compares what heads say.
+    reconstruction, predictions = TermSpec("reconstruction"), "logits"
 
     def __init__(self, config: AdaptConfig, source: Source) -> None:
         self.config = config
         self.source = source
         self.task = get_task("language-modelling")
         head_classes(source.name, source.config, self.task)  # refuses families without such a head
-        self.kind = self.task.kind().for_model(causal=models.is_causal(source.config))
         self.causal = models.is_causal(source.config)
+        self.kind = self.task.kind().for_model(causal=self.causal)
+        if config.normalize:
+            raise ConfigError(f"`normalize` is for images, and `{source.name}` reads texts; leave it out")
 
     @property
     def has_head(self) -> bool:
@@ -145,8 +148,14 @@ class Texts:
         bare.eval()
         return bare
 
+    @property
+    def pooling(self) -> tuple[str, ...] | None:
+        """How the base pools, if it is a sentence encoder."""
+        sentence = SentenceSettings.of(self.source.name)
+        return None if sentence is None else tuple(sentence.pooling)
+
     def _masking(self, seed: int) -> TokenMasking:
-        return TokenMasking.of(self.processor, seed, self.config.mask_share, self.config.masking)
+        return TokenMasking.of(self.processor, seed, self.config.mask_share or SHARE, self.config.masking)
 
 
 def _numbers(ids: Any) -> Any:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
-from slimformer.models.backend import check_backend, panics_raised
 from slimformer.models.names import first_sentence, load_config, quiet, read_config, resolve, sees_images
+from slimformer.models.processors.backend import check_backend, panics_raised
 from slimformer.models.trust import code_refused, trusted
 
 if TYPE_CHECKING:

@@ -1,0 +1,127 @@
+"""Images of a domain: a ViT with the decoder of a masked autoencoder, images with hidden patches, some held out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from slimformer import models
+from slimformer.corpus import ImageCorpus, open_images
+from slimformer.corpus.masked import MaskedExamples
+from slimformer.errors import CheckpointError, ConfigError, DataError
+from slimformer.models.autoencoder import as_autoencoder, as_vit, hides_patches, patch_count
+from slimformer.objectives import TermSpec
+from slimformer.tasks.features import StackingCollator, TensorCollator
+from slimformer.tasks.images import check_image_size
+from slimformer.tasks.masking import PatchMasking
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+    from slimformer.corpus import Examples, Stream
+    from slimformer.inference.door import Source
+    from slimformer.methods.adapt.config import AdaptConfig
+    from slimformer.tasks.features import Collator, Inputs
+
+#: The part of the patches that is hidden unless given (arXiv 2111.06377, section 3).
+SHARE = 0.75
+#: One image in so many is held out; so many of them are measured on at most, hidden alike whatever the run's seed is.
+HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
+#: Settings that are about text alone.
+OF_TEXT = ("text_column", "max_length", "masking", "pack", "similarity_data")
+
+
+class Images:
+    """What is learned from images, and by which decoder.
+
+    Args:
+        config: The settings.
+        source: The base.
+    """
+
+    #: The term that is learned without a teacher, and the one that compares what decoders say.
+    reconstruction, predictions = TermSpec("patches"), "patch-predictions"
+    #: A ViT is no sentence encoder.
+    pooling = None
+
+    def __init__(self, config: AdaptConfig, source: Source) -> None:
+        self.config = config
+        self.source = source
+        for name in OF_TEXT:
+            value = getattr(config, name)
+            if value != type(config).model_fields[name].default:
+                raise ConfigError(
+                    f"`{name}` is {value}, which is for text, and `{source.name}` sees images; leave it out"
+                )
+        if source.config.model_type != "vit" and not self.has_head:
+            raise CheckpointError(
+                f"`{source.name}` is a `{source.config.model_type}`, and patches are hidden from plain ViTs alone; "
+                "give a model of type `vit`, or a `ViTMAEForPreTraining`"
+            )
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the base brings a decoder."""
+        return hides_patches(self.source.config) and self.source.architecture.endswith("ForPreTraining")
+
+    @cached_property
+    def processor(self) -> Any:
+        """What prepares images."""
+        processor = models.load_processor(self.source.name)
+        check_image_size(processor, self.source.config, self.source.name)
+        return processor
+
+    @cached_property
+    def corpus(self) -> ImageCorpus:
+        """All images."""
+        assert self.config.corpus is not None
+        return open_images(self.config.corpus)
+
+    def model(self, start: str) -> PreTrainedModel:
+        """A masked autoencoder, its decoder new where the checkpoint has none."""
+        loaded = models.load_model(start, models.stored_class(models.load_config(start), start))
+        share = self.config.mask_share or SHARE
+        return as_autoencoder(loaded, mask_ratio=share, normalize=self.config.normalize, seed=self.config.seed)
+
+    def stream(self, memo: Path) -> Stream:
+        """What is learned from, without end."""
+        return self._part(held_out=False).stream(self.processor, seed=self.config.seed)
+
+    def features(self, examples: Examples) -> Sequence[Inputs]:
+        """Images with what is hidden of them."""
+        return MaskedExamples(examples, self._masking(self.config.seed))
+
+    def collator(self) -> Collator:
+        """What makes batches."""
+        return TensorCollator(StackingCollator())
+
+    def held_out(self, path: str | None = None) -> Sequence[Inputs]:
+        """Images that are not learned from, with what is hidden of them.
+
+        Args:
+            path: Images of another sort; None for what is held out of the corpus.
+        """
+        corpus = self._part(held_out=True) if path is None else open_images(path)
+        if not len(corpus):
+            raise DataError(f"the corpus has {len(self.corpus)} images, too few to hold some out; give more of them")
+        examples = corpus.stream(self.processor, seed=MEASURED_SEED).first(min(MEASURED, len(corpus)))
+        return MaskedExamples(examples, self._masking(MEASURED_SEED))
+
+    def plain(self, model: PreTrainedModel) -> PreTrainedModel:
+        """The model as the base was: without a decoder that the base did not have."""
+        if self.has_head or self.config.keep_head:
+            return model
+        base = models.load_model(self.source.name, models.stored_class(self.source.config, self.source.name))
+        return as_vit(model, like=base)
+
+    def _part(self, *, held_out: bool) -> ImageCorpus:
+        chosen = [
+            image for number, image in enumerate(self.corpus.images) if (number % HELD_OUT == HELD_OUT - 1) == held_out
+        ]
+        return ImageCorpus(chosen, self.corpus.files)
+
+    def _masking(self, seed: int) -> PatchMasking:
+        return PatchMasking(patch_count(self.source.config), seed)
