@@ -6,6 +6,7 @@ from slimformer.methods.adapt.vocabulary.extending import (
     compare_extended,
     extend_model,
     extend_tokenizer,
+    extend_vocabulary,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "count_words",
     "extend_model",
     "extend_tokenizer",
+    "extend_vocabulary",
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from slimformer.corpus.examples import Encoder
 from slimformer.errors import ConfigError, DataError
-from slimformer.methods.adapt.vocabulary.splitting import open_splitting
+from slimformer.methods.adapt.vocabulary.kinds import open_splitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

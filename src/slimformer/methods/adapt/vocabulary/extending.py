@@ -11,7 +11,8 @@ import torch
 from slimformer.anatomy import Anatomy
 from slimformer.corpus.examples import Encoder
 from slimformer.errors import AnatomyError, ConfigError
-from slimformer.methods.adapt.vocabulary.splitting import open_splitting
+from slimformer.methods.adapt.vocabulary.choosing import LEAST, choose_new_pieces
+from slimformer.methods.adapt.vocabulary.kinds import open_splitting
 from slimformer.methods.trim.model import resize_vocabulary
 from slimformer.methods.trim.tokenizer import reload_tokenizer
 
@@ -24,6 +25,32 @@ if TYPE_CHECKING:
     from slimformer.methods.adapt.vocabulary.choosing import NewPiece
 
 T = TypeVar("T", bound="PreTrainedTokenizerBase")
+
+
+def extend_vocabulary(
+    model: nn.Module, tokenizer: T, documents: Iterable[str], count: int, *, least: int = LEAST
+) -> tuple[T, list[NewPiece]]:
+    """Give a model, in place, and its tokenizer the new pieces that a domain needs most.
+
+    Args:
+        model: A text model without views on it.
+        tokenizer: Its fast tokenizer; it is left as it is.
+        documents: Texts of the domain, such as `open_corpus(...).documents()`.
+        count: How many pieces to add; there are fewer where the texts do not need as many.
+        least: How often a piece must occur.
+
+    Returns:
+        The tokenizer with new pieces, and these.
+    """
+    rows, tokens = _rows(Anatomy.of(model)), 1 + max(tokenizer.get_vocab().values())
+    if tokens > rows:
+        raise ConfigError(
+            f"the tokenizer has {tokens} pieces, and the embedding has {rows} rows; give the model's own tokenizer"
+        )
+    pieces = choose_new_pieces(tokenizer, documents, count, least=least)
+    extended = extend_tokenizer(tokenizer, pieces)
+    extend_model(model, pieces)
+    return extended, pieces
 
 
 def extend_tokenizer(tokenizer: T, pieces: Sequence[NewPiece]) -> T:
@@ -62,24 +89,28 @@ def extend_model(model: nn.Module, pieces: Sequence[NewPiece]) -> nn.Module:
         pieces: Of `choose_new_pieces`.
     """
     anatomy = Anatomy.of(model)
+    rows = _rows(anatomy)
+    if not pieces:
+        return model
+    first = min(piece.id for piece in pieces)
+    if first > rows:
+        raise ConfigError(
+            f"the first new piece has id {first}, and the embedding has {rows} rows; give the pieces that were chosen "
+            "for the model's own tokenizer"
+        )
+    size = max(rows, *(piece.id + 1 for piece in pieces))
+    resize_vocabulary(anatomy.model, size, lambda tensor, dim: _with_means(tensor, dim, size, pieces))
+    return model
+
+
+def _rows(anatomy: Anatomy) -> int:
     embedding = anatomy.word_embedding
     if embedding is None:
         raise AnatomyError(
             f"a {type(anatomy.model).__name__} of family `{anatomy.family.name}` has no word embedding to extend; "
             "give a text model"
         )
-    if not pieces:
-        return model
-    rows = embedding.shape[0]
-    known = min(piece.id for piece in pieces)
-    if known > rows:
-        raise ConfigError(
-            f"the first new piece has id {known}, and the embedding has {rows} rows; give the pieces that were chosen "
-            "for the model's own tokenizer"
-        )
-    size = max(rows, *(piece.id + 1 for piece in pieces))
-    resize_vocabulary(anatomy.model, size, lambda tensor, dim: _with_means(tensor, dim, size, pieces))
-    return model
+    return embedding.shape[0]
 
 
 def _with_means(tensor: Tensor, dim: int, size: int, pieces: Sequence[NewPiece]) -> Tensor:
