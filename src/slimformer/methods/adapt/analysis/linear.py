@@ -13,6 +13,9 @@ The theorems bound ‖W_init - W(t, T)‖ by ψ(t) = √(Σ(q²(1 - e)² + c²e�
 proof loses the cross term 2qc(1 - e)e, so the distance may exceed ψ. With the absolute value of that term a bound is
 left that holds and falls: ψ̃(t) = √(Σ(|q|(1 - e) + |c|e)² + 1{t=0}·B) + ‖W_init‖. The distance itself need not fall: a
 round also removes what W_init has outside the span, and fine-tuning does not bring it back.
+
+Two things are reconstructed from a summary of the theorems and not compared with the paper's own text: the ridge λ of a
+round, and ψ, which is ψ̃ without its cross term.
 """
 
 from __future__ import annotations
@@ -211,6 +214,8 @@ def random_problem(draw: np.random.Generator) -> LinearProblem:
 
 def check_bounds(problems: int = 2000, rounds: int = 5, seed: int = 0) -> Finding[BoundReport]:
     """Compare the distances of random problems with the printed and with the corrected bound.
+
+    How often the printed one holds depends on how problems are drawn (`random_problem`); the corrected one always does.
 
     Args:
         problems: How many problems.
