@@ -6,6 +6,8 @@ import hashlib
 import json
 from array import array
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,33 +61,43 @@ class Encoder:
 
         A document of more than `BATCH` characters comes in several parts, cut at blanks.
         """
-        texts: list[str] = []
-        ends: list[bool] = []
-        size = 0
-        for document in documents:
-            for text, last in _parts(document):
-                texts.append(text)
-                ends.append(last)
-                size += len(text)
-                if size >= BATCH:
-                    yield from zip(self._ids(texts), ends, strict=True)
-                    texts, ends, size = [], [], 0
-        yield from zip(self._ids(texts), ends, strict=True)
+        for texts, ends in _batches(documents):
+            encodings = encode_batch(self._core, texts, offsets=False)
+            yield from ((encoding.ids, last) for encoding, last in zip(encodings, ends, strict=True))
+
+    def words(self, documents: Iterable[str]) -> Iterator[list[int]]:
+        """Token numbers of one word after the other, as the tokenizer itself cuts a text before it splits words."""
+        for texts, _ in _batches(documents):
+            for encoding in encode_batch(self._core, texts):
+                for _, word in groupby(zip(encoding.word_ids, encoding.ids, strict=True), key=itemgetter(0)):
+                    yield [token_id for _, token_id in word]
 
     def digest(self) -> str:
         """A hash of everything that decides which tokens a text becomes."""
         state = (parse_json(self._core.to_str(), halves=True), self._core.encode_special_tokens, self.separator)
         return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
-    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
-        for encoding in encode_batch(self._core, texts, offsets=False):
-            yield encoding.ids
-
     def _around(self, probe: str) -> tuple[list[int], list[int]]:
         """The special tokens the tokenizer's own post-processor puts before and after a text."""
         encoding = self._core.encode(probe)
         inside = [index for index, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
         return encoding.ids[: inside[0]], encoding.ids[inside[-1] + 1 :]
+
+
+def _batches(documents: Iterable[str]) -> Iterator[tuple[list[str], list[bool]]]:
+    """Texts to be tokenised in one call, and which of them end a document."""
+    texts: list[str] = []
+    ends: list[bool] = []
+    size = 0
+    for document in documents:
+        for text, last in _parts(document):
+            texts.append(text)
+            ends.append(last)
+            size += len(text)
+            if size >= BATCH:
+                yield texts, ends
+                texts, ends, size = [], [], 0
+    yield texts, ends
 
 
 def _parts(document: str) -> Iterator[tuple[str, bool]]:

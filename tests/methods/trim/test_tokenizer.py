@@ -184,7 +184,7 @@ def test_a_class_that_makes_something_else_of_its_file_is_refused():
 
     tokenizer = Stubborn(tokenizer_object=toys.random_words(0).backend_tokenizer, unk_token="<unk>", pad_token="<end>")
     with pytest.raises(
-        ConfigError, match="`Stubborn` does not load with fewer pieces: its class changes `added_tokens`"
+        ConfigError, match="`Stubborn` does not load with other pieces: its class changes `added_tokens`"
     ):
         trim_tokenizer(tokenizer, smallest(tokenizer, ["a"]))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +13,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.errors import AnatomyError, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 #: Lists of tokens in a generation config; a list that names a dropped token loses its meaning or that token.
 _TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
@@ -40,9 +41,6 @@ def trim_model(model: nn.Module, ids: Sequence[int]) -> nn.Module:
     Ties stay tied. The configs get the new size and the new ids of their special tokens. On texts of kept pieces
     the model computes the very same hidden states.
 
-    What has a row per piece is found by building the model's class twice without memory, with the old and with the new
-    number of pieces, and looking at what differs.
-
     Args:
         model: A text model without views on it.
         ids: The pieces that stay, rising; of `choose_pieces`.
@@ -54,18 +52,43 @@ def trim_model(model: nn.Module, ids: Sequence[int]) -> nn.Module:
     _check_ids(anatomy, new_ids, rows)
     if len(new_ids) == rows:
         return model
+    chosen = torch.as_tensor(list(ids))
+    resize_vocabulary(plain, len(new_ids), lambda tensor, dim: _select(tensor, dim, chosen), new_ids)
+    return model
+
+
+def resize_vocabulary(
+    model: nn.Module,
+    size: int,
+    resize: Callable[[Tensor, int], Tensor],
+    new_ids: Mapping[int, int] = MappingProxyType({}),
+) -> None:
+    """Give a model another number of pieces, in place: whatever has a row per piece, ties, sizes and configs.
+
+    What has a row per piece is found by building the model's class twice without memory, with different numbers of
+    pieces, and looking at what differs.
+
+    Args:
+        model: A text model without views on it.
+        size: How many pieces it has then; as many as before where rows get other values alone.
+        resize: Makes of a tensor one with `size` rows along a dimension.
+        new_ids: Old id → new id of the pieces that stay; an id that is not among them stays the same.
+    """
+    plain: Any = Anatomy.of(model).model
     config = copy.deepcopy(plain.config)
     before = _skeleton(plain, config)
+    same = size == config.vocab_size
     _renumber(config, new_ids)
-    config.vocab_size = len(new_ids)
+    config.vocab_size = size + same  # models of the same size would not differ
     after = _skeleton(plain, config)
-    _cut_tensors(plain, before, after, torch.as_tensor(list(ids)))
+    _resize_tensors(plain, before, after, resize)
+    if same:
+        return
     _copy_sizes(plain, before, after)
     for each in _configs(plain):
         _renumber(each, new_ids)
         if hasattr(each, "vocab_size"):
-            each.vocab_size = len(new_ids)
-    return model
+            each.vocab_size = size
 
 
 def _rows(anatomy: Anatomy) -> int:
@@ -131,10 +154,12 @@ def _skeleton(model: nn.Module, config: Any) -> nn.Module:
     return skeleton
 
 
-def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, ids: Tensor) -> None:
-    """Select rows of whatever has another shape in `after` than in `before`; a tensor that is shared stays shared."""
+def _resize_tensors(
+    model: nn.Module, before: nn.Module, after: nn.Module, resize: Callable[[Tensor, int], Tensor]
+) -> None:
+    """Resize whatever has another shape in `after` than in `before`; a tensor that is shared stays shared."""
     old_shapes, new_shapes = _shapes(before), _shapes(after)
-    cut: dict[int, Tensor] = {}
+    resized: dict[int, Tensor] = {}
     for path, shape in old_shapes.items():
         dims = [dim for dim, (old, new) in enumerate(zip(shape, new_shapes[path], strict=True)) if old != new]
         if not dims:
@@ -144,11 +169,16 @@ def _cut_tensors(model: nn.Module, before: nn.Module, after: nn.Module, ids: Ten
         tensor = owner._parameters.get(name, owner._buffers.get(name))
         if tensor is None or tensor.shape != shape:
             raise AnatomyError(
-                f"`{path}` is no plain weight of shape {list(shape)}; trim a model before quantizing or masking it"
+                f"`{path}` is no plain weight of shape {list(shape)}; change a model's vocabulary before quantizing or "
+                "masking it"
             )
-        if id(tensor) not in cut:
-            cut[id(tensor)] = _select(tensor, dims, ids)
-        setattr(owner, name, cut[id(tensor)])
+        if id(tensor) not in resized:
+            values = tensor.detach()
+            for dim in dims:
+                values = resize(values, dim).contiguous()
+            parameter = isinstance(tensor, nn.Parameter)
+            resized[id(tensor)] = nn.Parameter(values, tensor.requires_grad) if parameter else values
+        setattr(owner, name, resized[id(tensor)])
 
 
 def _shapes(model: nn.Module) -> dict[str, torch.Size]:
@@ -157,12 +187,8 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors}
 
 
-def _select(tensor: Tensor, dims: list[int], ids: Tensor) -> Tensor:
-    chosen = tensor.detach()
-    for dim in dims:
-        chosen = chosen.index_select(dim, ids.to(tensor.device))
-    chosen = chosen.contiguous()
-    return nn.Parameter(chosen, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else chosen
+def _select(tensor: Tensor, dim: int, ids: Tensor) -> Tensor:
+    return tensor.index_select(dim, ids.to(tensor.device))
 
 
 def _copy_sizes(model: nn.Module, before: nn.Module, after: nn.Module) -> None:

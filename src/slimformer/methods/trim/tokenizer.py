@@ -36,14 +36,24 @@ def trim_tokenizer(tokenizer: T, ids: Sequence[int]) -> T:
     _check_whole(tokenizer, vocabulary, kept)
     new_ids = {old: new for new, old in enumerate(kept)}
     state = vocabulary.cut(new_ids)
+    return reload_tokenizer(tokenizer, state)
+
+
+def reload_tokenizer(tokenizer: T, state: dict[str, Any]) -> T:
+    """A tokenizer of the same class with another tokenizer.json.
+
+    Args:
+        tokenizer: A fast tokenizer; it is left as it is.
+        state: The content of tokenizer.json.
+    """
     with tempfile.TemporaryDirectory() as folder:
         # Written and read again, because the classes of Transformers keep copies of their vocabulary.
         tokenizer.save_pretrained(folder)
         (Path(folder) / "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
-        trimmed: T = type(tokenizer).from_pretrained(folder)
-    trimmed.name_or_path = tokenizer.name_or_path
-    _check_loaded(trimmed, state)
-    return trimmed
+        loaded: T = type(tokenizer).from_pretrained(folder)
+    loaded.name_or_path = tokenizer.name_or_path
+    _check_loaded(loaded, state)
+    return loaded
 
 
 def _check_whole(tokenizer: Any, vocabulary: Vocabulary, kept: list[int]) -> None:
@@ -60,12 +70,12 @@ def _check_whole(tokenizer: Any, vocabulary: Vocabulary, kept: list[int]) -> Non
         )
 
 
-def _check_loaded(trimmed: Any, state: dict[str, Any]) -> None:
+def _check_loaded(tokenizer: Any, state: dict[str, Any]) -> None:
     """Refuse a tokenizer whose class makes something else of its tokenizer.json."""
-    loaded = parse_json(trimmed.backend_tokenizer.to_str(), halves=True)
+    loaded = parse_json(tokenizer.backend_tokenizer.to_str(), halves=True)
     differing = sorted(part for part in state if loaded[part] != state[part])
     if differing:
         raise ConfigError(
-            f"`{type(trimmed).__name__}` does not load with fewer pieces: its class changes `{differing[0]}` of "
-            "tokenizer.json; load the tokenizer as PreTrainedTokenizerFast and trim that"
+            f"`{type(tokenizer).__name__}` does not load with other pieces: its class changes `{differing[0]}` of "
+            "tokenizer.json; load the tokenizer as PreTrainedTokenizerFast and give that"
         )
