@@ -105,7 +105,7 @@ def test_the_result_is_what_the_base_was(place, tmp_path):
     assert artifact.verify(tmp_path / "out").max_difference == 0
     manifest = artifact.read_manifest(tmp_path / "out")
     assert [step.method for step in manifest.steps] == ["adapt"]
-    assert manifest.base.name == str(place / "base")
+    assert manifest.base.name == "base"
     before, after = (load_file(folder / "model.safetensors") for folder in (place / "base", tmp_path / "out"))
     assert before.keys() == after.keys()
     assert torch.equal(before["pooler.dense.weight"], after["pooler.dense.weight"])
@@ -181,8 +181,9 @@ def test_a_cache_changes_nothing_and_spares_the_teacher_the_second_pass(place, t
         Anatomy.of(state.guide).blocks[0].module.register_forward_hook(count)
         steps = state.train(tmp_path / name).steps
         weights[name] = weights_of(state.model)
-    assert calls["not cached"] == steps
-    assert calls["cached"] < steps * 0.5
+    tried = 1  # a batch before the first step, to see which weights are reached
+    assert calls["not cached"] == tried + steps
+    assert calls["cached"] <= tried + -(-steps // 3)
     for name, value in weights["cached"].items():
         torch.testing.assert_close(value, weights["not cached"][name], rtol=1e-5, atol=1e-7)
 
