@@ -14,13 +14,18 @@ if TYPE_CHECKING:
         check_relation_heads,
         contrastive_loss,
         cosine_loss,
+        frobenius_projection,
         hidden_state_loss,
+        l2_distance,
+        mars_distance,
+        mars_projection,
         mean_square,
         ranked_pairs_loss,
         relation_loss,
         soft_label_loss,
         soft_multilabel_loss,
         soft_token_loss,
+        symmetric_kl_loss,
     )
     from slimformer.objectives.objective import RecordedStudent, TermObjective, Weighted
     from slimformer.objectives.spec import TermSpec, build_terms, format_terms, parse_terms
@@ -47,7 +52,11 @@ __all__ = [
     "contrastive_loss",
     "cosine_loss",
     "format_terms",
+    "frobenius_projection",
     "hidden_state_loss",
+    "l2_distance",
+    "mars_distance",
+    "mars_projection",
     "mean_square",
     "parse_terms",
     "ranked_pairs_loss",
@@ -55,6 +64,7 @@ __all__ = [
     "soft_label_loss",
     "soft_multilabel_loss",
     "soft_token_loss",
+    "symmetric_kl_loss",
 ]
 
 #: Where names live that are not losses; settings of a method read objectives without importing torch.
