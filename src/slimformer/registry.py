@@ -207,6 +207,7 @@ TERMS: Registry[Any] = Registry(
         "clm": ("slimformer.objectives.terms.language:NextTokens", "causal language modelling"),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
         "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
+        "r3f": ("slimformer.objectives.terms.smoothness:R3F", "predictions that noise does not change"),
         "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),
     },
 )
