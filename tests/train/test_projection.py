@@ -105,7 +105,7 @@ def test_after_a_step_comes_before_its_weights_are_measured_and_written(tmp_path
         nn.init.constant_(model.classifier.bias, step + 1.0)
 
     def evaluation(measured):
-        events.append(("measured", float(measured.classifier.bias[0])))
+        events.append(("measured", measured.classifier.bias[0].item()))
         return {"score": 0.0}
 
     loop = {"after_step": after, "evaluation": evaluation, "quiet": True}
