@@ -33,6 +33,7 @@ VALUES = {
     "gradient_checkpointing": st.booleans(), "group_by_length": st.booleans(), "eval_every": positive,
     "best": st.booleans(), "lr_widenings": st.integers(0, 32), "save_every": positive, "log_every": positive,
     "threads": st.integers(1, 64), "tensorboard": text,
+    "keep_close": st.sampled_from(["recadam[pull=2000]", "mars", "frobenius[0.5]", "r3f[noise=0.001]:0.5", "supcon:1"]),
 }  # fmt: skip
 settings = st.fixed_dictionaries({}, optional=VALUES)
 
@@ -96,6 +97,7 @@ BAD = [
     ("seed", -1, "greater than or equal to 0"),
     ("schedule", "square", "'linear', 'cosine' or 'constant'"),
     ("bf16", "perhaps", "valid boolean"),
+    ("keep_close", 7, "a text, in quotes"),
     ("task", 7, "a text, in quotes"),
     ("data", ["a"], "a text, in quotes"),
 ]

@@ -221,6 +221,7 @@ TERMS: Registry[Any] = Registry(
         "features": ("slimformer.objectives.terms.features:UnmaskedFeatures", "last hidden states of the whole input"),
         "labels": ("slimformer.objectives.terms.predictions:Labels", "the task's own loss"),
         "contrastive": ("slimformer.objectives.terms.embeddings:Contrastive", "embeddings that find their like"),
+        "r3f": ("slimformer.objectives.terms.smoothness:R3F", "predictions that noise does not change"),
         "ranked-pairs": ("slimformer.objectives.terms.embeddings:RankedPairs", "pairs as alike as people say"),
     },
 )

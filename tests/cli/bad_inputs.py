@@ -205,6 +205,15 @@ LIMITS = {
     ),
     "a zip with a wrong sum": Bad(lambda room: zipped_pictures(room, wrong_sum), ("train/cat/1.png", "Bad CRC-32")),
     "a zip that is cut": Bad(lambda room: zipped_pictures(room, lambda all: all[:-40]), ("pictures.zip",)),
+    "a way of keeping close that is none": Bad(
+        lambda room: room.finetune("--keep-close", "mras"), ("`--keep-close` is `mras`", "do you mean `mars`?"), 2
+    ),
+    "noise for numbers": Bad(
+        lambda room: room.finetune("--keep-close", "r3f", "--task", "regression"), ("`r3f:1`", "kind `regression`")
+    ),
+    "a radius of nothing": Bad(
+        lambda room: room.finetune("--keep-close", "mars[0]"), ("`radius` is `0`", "greater than 0"), 2
+    ),
     "blocks without end": Bad(lambda room: room.mask("--blocks", "0-99999999999"), ("`--blocks`", "0-99999999999"), 2),
     "blocks of many digits": Bad(lambda room: room.mask("--blocks", "9" * 5_000), ("`--blocks`",), 2),
     "thousands of threads": Bad(lambda room: room.finetune("--threads", 3_000), ("`--threads` is `3000`", "cores"), 2),

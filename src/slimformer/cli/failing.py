@@ -175,7 +175,8 @@ def _with_flags(message: str, *, single: bool = True, values: Collection[str] = 
     known, kinds = set(OTHER_FLAGS), [Config]
     while kinds:
         kind = kinds.pop()
-        known |= set(kind.model_fields)
+        if not kind.__qualname__.endswith(".Options"):  # those stand in brackets and have no flags
+            known |= set(kind.model_fields)
         kinds += kind.__subclasses__()
     known -= set(values)
 

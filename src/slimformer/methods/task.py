@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
     from slimformer.train import Objective, Trained
+    from slimformer.train.run import OptimizerChoice
 
 
 def check_trainable(origin: Origin, task: Task, accepted: Sequence[str], *, headless: bool = False) -> None:
@@ -159,6 +160,14 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         """What is done before each optimizer step of so many, with the step's number; None for nothing."""
         return None
 
+    def after_step(self, total: int) -> Callable[[int], None] | None:
+        """What is done after each of them, with the same number; None for nothing."""
+        return None
+
+    def optimizer(self, total: int) -> OptimizerChoice | None:
+        """What takes these steps; None for AdamW."""
+        return None
+
     @property
     def chooses_by(self) -> str:
         """The metric that decides which weights are kept."""
@@ -183,6 +192,8 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             lengths=examples.lengths,
             items=self.data.kind.items,
             before_step=self.before_step(total),
+            after_step=self.after_step(total),
+            optimizer=self.optimizer(total),
             quiet=self.options.quiet,
         )
 

@@ -3,7 +3,7 @@
 Importing this package is quick: torch and transformers are loaded by the functions that need them.
 """
 
-from slimformer.models.loading import check_weights, load_model, load_skeleton, stored_class
+from slimformer.models.loading import check_weights, load_model, load_skeleton, new_weights, stored_class
 from slimformer.models.names import ALIASES, is_causal, load_config, positions, quiet, resolve, sees_images
 from slimformer.models.processors import load_processor, name_padding
 from slimformer.models.trust import trusted, trusting
@@ -21,6 +21,7 @@ __all__ = [
     "load_processor",
     "load_skeleton",
     "name_padding",
+    "new_weights",
     "positions",
     "quiet",
     "resolve",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
 
 from slimformer.errors import CheckpointError
 from slimformer.models.names import first_sentence, load_config, quiet, read_config, resolve
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from transformers import PretrainedConfig, PreTrainedModel
+
+
+#: A model that was loaded → names of its weights that the checkpoint had not.
+_NEW: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+
+
+def new_weights(model: PreTrainedModel) -> frozenset[str]:
+    """Names of the weights that `load_model` has drawn at random, such as those of a new head."""
+    return _NEW.get(model, frozenset())
 
 
 def load_skeleton(name: str | Path) -> PreTrainedModel:
@@ -190,6 +200,7 @@ def _check_loaded(name: str | Path, model: Any, info: dict[str, Any], whole: boo
     """
     shapes = {key[0]: f"{list(key[1])} instead of {list(key[2])}" for key in info["mismatched_keys"]}
     lacking = {*info["missing_keys"], *shapes}
+    _NEW[model] = frozenset(lacking)
     for key in sorted(_of_base(model, lacking)):
         raise CheckpointError(
             f"`{name}` has no weight that fits `{key}`{_shaped(shapes, key)}, so it is not a {type(model).__name__}; "

@@ -15,7 +15,11 @@ if TYPE_CHECKING:
         contrastive_loss,
         cosine_loss,
         feature_loss,
+        frobenius_projection,
         hidden_state_loss,
+        l2_distance,
+        mars_distance,
+        mars_projection,
         mean_square,
         patch_loss,
         patchify,
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
         soft_label_loss,
         soft_multilabel_loss,
         soft_token_loss,
+        symmetric_kl_loss,
     )
     from slimformer.objectives.objective import RecordedStudent, TermObjective, Weighted
     from slimformer.objectives.spec import TermSpec, build_terms, format_terms, parse_terms
@@ -51,7 +56,11 @@ __all__ = [
     "cosine_loss",
     "feature_loss",
     "format_terms",
+    "frobenius_projection",
     "hidden_state_loss",
+    "l2_distance",
+    "mars_distance",
+    "mars_projection",
     "mean_square",
     "parse_terms",
     "patch_loss",
@@ -61,6 +70,7 @@ __all__ = [
     "soft_label_loss",
     "soft_multilabel_loss",
     "soft_token_loss",
+    "symmetric_kl_loss",
 ]
 
 #: Where names live that are not losses; settings of a method read objectives without importing torch.

@@ -15,6 +15,7 @@ from slimformer.registry import TERMS
 if TYPE_CHECKING:
     from slimformer.objectives.objective import Weighted
     from slimformer.objectives.terms import Models
+    from slimformer.registry import Registry
 
 #: All ordered pairs of queries, keys and values, whose relations can be learned.
 ALL_PAIRS = tuple(f"{one}{other}" for one in "qkv" for other in "qkv")
@@ -60,7 +61,7 @@ def parse_terms(terms: str | Mapping[str, Any] | Sequence[Any]) -> list[TermSpec
         >>> [str(term) for term in parse_terms({"relations": 1, "hidden[all]": 0.1})]
         ['relations:1', 'hidden[all]:0.1']
     """
-    specs = [_parse_entry(entry, place) for entry, place in _entries(terms)]
+    specs = [parse_entry(entry, place) for entry, place in _entries(terms)]
     if not specs:
         raise ConfigError(f"no term is given; write terms such as {EXAMPLE}")
     labels = [spec.label for spec in specs]
@@ -105,9 +106,8 @@ def build_terms(
             )
         if term_class.labelled and not labelled:
             raise ConfigError(f"term `{spec.label}` needs labels, and a corpus has none; leave it out")
-        options = dict((defaults or {}).get(spec.name, {}))
-        options |= _options(spec, term_class)
-        checked = term_class.Options.make(options, source=f"term `{spec.label}`: ")
+        source = f"term `{spec.label}`: "
+        checked = read_options(spec, term_class, (defaults or {}).get(spec.name, {}), source)
         built.append(Weighted(spec.label, spec.weight, _construct(term_class, models, checked, spec)))
     return built
 
@@ -120,10 +120,22 @@ def _construct(term_class: Any, models: Models, options: Any, spec: TermSpec) ->
         raise ConfigError(text if f"`{spec.name}`" in text else f"term `{spec.label}`: {text}") from error
 
 
-def _options(spec: TermSpec, term_class: Any) -> dict[str, Any]:
+def read_options(spec: TermSpec, term_class: Any, defaults: Mapping[str, Any] | None = None, source: str = "") -> Any:
+    """What stands in the brackets of an entry, checked by the `Options` of its class.
+
+    Args:
+        spec: The entry.
+        term_class: Its class, with `Options` and `positional`.
+        defaults: Options where none are written.
+        source: How errors begin.
+    """
+    return term_class.Options.make({**(defaults or {}), **_options(spec, term_class, source)}, source=source)
+
+
+def _options(spec: TermSpec, term_class: Any, source: str) -> dict[str, Any]:
     if spec.values and term_class.positional is None:
         known = ", ".join(f"`{name}=…`" for name in term_class.Options.model_fields) or "none"
-        raise ConfigError(f"term `{spec.label}`: `{spec.values[0]}` is no option; known: {known}")
+        raise ConfigError(f"{source}`{spec.values[0]}` is no option; known: {known}")
     if not spec.values:
         return dict(spec.options)
     several = spec.values[0] if len(spec.values) == 1 and not _takes_several(term_class) else spec.values
@@ -170,16 +182,24 @@ def _split(text: str) -> list[tuple[str, str]]:
     return entries
 
 
-def _parse_entry(entry: str, place: str) -> TermSpec:
+def parse_entry(entry: str, place: str = "", registry: Registry[Any] = TERMS) -> TermSpec:
+    """Read one entry, `name[options]:weight`.
+
+    Args:
+        entry: The entry.
+        place: Where it stands, for messages; nothing where it stands alone.
+        registry: What it may name.
+    """
     match = _ENTRY.fullmatch(entry.strip())
+    at = f"`{entry}` at {place}" if place else f"`{entry}`"
     if match is None:
-        raise ConfigError(f"`{entry}` at {place} is no term; write it as `name:weight` or `name[options]:weight`")
+        raise ConfigError(f"{at} is no {registry.noun}; write it as `name:weight` or `name[options]:weight`")
     name, weight = match["name"], match["weight"]
-    if name not in TERMS:
+    if name not in registry:
         try:
-            TERMS.get(name)
+            registry.get(name)
         except RegistryError as error:
-            raise ConfigError(f"{place}: {error}") from error
+            raise ConfigError(f"{place}: {error}" if place else str(error)) from error
     values: list[str] = []
     options: dict[str, Any] = {}
     for part in (match["options"] or "").split(","):
@@ -188,16 +208,16 @@ def _parse_entry(entry: str, place: str) -> TermSpec:
             options[key] = value
         elif key:
             values.append(key)
-    return TermSpec(name, 1.0 if weight is None else _weight(weight, entry, place), tuple(values), options)
+    return TermSpec(name, 1.0 if weight is None else _weight(weight, at), tuple(values), options)
 
 
-def _weight(text: str, entry: str, place: str) -> float:
+def _weight(text: str, at: str) -> float:
     try:
         weight = float(text)
     except ValueError:
         weight = math.nan
     if not (math.isfinite(weight) and weight >= 0):
-        raise ConfigError(f"the weight `{text}` of `{entry}` at {place} is no number from 0; give one such as 0.5")
+        raise ConfigError(f"the weight `{text}` of {at} is no number from 0; give one such as 0.5")
     if weight > LARGEST:
-        raise ConfigError(f"the weight `{text}` of `{entry}` at {place} is too large; give {LARGEST:g} at most")
+        raise ConfigError(f"the weight `{text}` of {at} is too large; give {LARGEST:g} at most")
     return weight

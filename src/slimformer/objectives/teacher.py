@@ -32,7 +32,7 @@ class Source(Protocol):
     """Something that terms learn from: another model, or the student itself at another size."""
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], request: Request) -> Activations:
-        """What it computes for a batch, without gradient.
+        """What it computes for a batch, without gradient unless terms learn through it.
 
         Args:
             model: The student as it is called, wrapped or not.

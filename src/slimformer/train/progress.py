@@ -40,6 +40,21 @@ class BeforeStep(TrainerCallback):
         self.act(state.global_step)
 
 
+class AfterStep(TrainerCallback):
+    """Have something done after each optimizer step, before its weights are measured or written.
+
+    Args:
+        act: Called with the number of the step, from 0.
+    """
+
+    def __init__(self, act: Callable[[int], None]) -> None:
+        self.act = act
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Do it."""
+        self.act(state.global_step - 1)
+
+
 class EvaluateEpochs(TrainerCallback):
     """Have dev measured after each epoch and after the last step, before a checkpoint of the same step is written.
 

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import nn
+    from torch.optim import Optimizer
 
     from slimformer.train.objective import Objective
     from slimformer.train.options import TrainingOptions
+
+    #: A class of optimizers and what it takes beside weights and rates.
+    OptimizerChoice = tuple[type[Optimizer], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,8 @@ def train(
     greater_is_better: bool = True,
     lengths: list[int] | None = None,
     before_step: Callable[[int], None] | None = None,
+    after_step: Callable[[int], None] | None = None,
+    optimizer: OptimizerChoice | None = None,
     quiet: bool = False,
 ) -> Trained:
     """Train a model in place, going on from the newest checkpoint in `folder` if there is one.
@@ -70,11 +76,13 @@ def train(
         lengths: Lengths of the examples, for `group_by_length`.
         before_step: Called with the number of each optimizer step, from 0, before it begins; what it sets is in force
             until the next one, for all parts of a batch and their gradients.
+        after_step: Called with the same number once the step is taken, before its weights are measured or written.
+        optimizer: A class of optimizers and what it takes beside weights and the rates of `options`; None for AdamW.
         quiet: Whether to say nothing while training.
     """
     from transformers import set_seed
 
-    from slimformer.train.progress import BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
+    from slimformer.train.progress import AfterStep, BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
     from slimformer.views import enable_checkpointing
 
@@ -83,6 +91,8 @@ def train(
     callbacks: list[Any] = [LogAtTheEnd()]
     if before_step is not None:
         callbacks.append(BeforeStep(before_step))
+    if after_step is not None:
+        callbacks.append(AfterStep(after_step))
     if evaluation is not None and options.eval_every is None:
         callbacks.append(EvaluateEpochs(epoch))
     if not quiet:
@@ -104,6 +114,9 @@ def train(
             greater_is_better=greater_is_better,
             lengths=lengths if options.group_by_length else None,
             callbacks=callbacks,
+            optimizer_cls_and_kwargs=None
+            if optimizer is None
+            else (optimizer[0], {**_rates(arguments), **optimizer[1]}),
         )
         _remove_printers(trainer)
         if options.gradient_checkpointing:
@@ -208,6 +221,12 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
     )
     _use_one_gpu(arguments, quiet)
     return arguments
+
+
+def _rates(arguments: Any) -> dict[str, Any]:
+    """What every optimizer is told."""
+    betas = (arguments.adam_beta1, arguments.adam_beta2)
+    return {"lr": arguments.learning_rate, "betas": betas, "eps": arguments.adam_epsilon}
 
 
 def _use_one_gpu(arguments: Any, quiet: bool) -> None:

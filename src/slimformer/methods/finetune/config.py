@@ -2,9 +2,31 @@
 
 from __future__ import annotations
 
+from pydantic import Field, field_validator
+
+from slimformer.errors import ConfigError
 from slimformer.tasks.options import BaseOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
 
 
 class FinetuneConfig(TrainingOptions, TaskOptions, BaseOptions):
     """Fine-tune all weights of a model on a task: the baseline every method is compared with."""
+
+    keep_close: str | None = Field(
+        None,
+        description="Keep the model close to its base by `recadam`, `mars`, `frobenius`, `r3f` or `supcon`, with "
+        "numbers in brackets and a weight behind them where it has one: `recadam[pull=2000]`, `r3f[noise=0.001]:0.5`; "
+        "`none` or nothing for plain fine-tuning.",
+    )
+
+    @field_validator("keep_close")
+    @classmethod
+    def _baseline_is_known(cls, value: str | None) -> str | None:
+        if value is None or value == "none":
+            return None
+        from slimformer.methods.finetune.baselines import read_baseline
+
+        try:
+            return str(read_baseline(value))
+        except ConfigError as error:
+            raise ValueError(str(error)) from error

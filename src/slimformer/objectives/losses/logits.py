@@ -1,9 +1,10 @@
-"""Soft labels: what the teacher's head says (arXiv 1503.02531)."""
+"""Predictions compared: soft labels of a teacher's head (arXiv 1503.02531), and two answers to the same question."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch.nn import functional
 
 from slimformer.errors import ObjectiveError
@@ -64,7 +65,24 @@ def soft_multilabel_loss(teacher_logits: Tensor, student_logits: Tensor, tempera
     return functional.binary_cross_entropy_with_logits(student_logits / temperature, labels)
 
 
-def _check(teacher: Tensor, student: Tensor, temperature: float) -> None:
+def symmetric_kl_loss(logits: Tensor, other: Tensor) -> Tensor:
+    """How far two predictions are from each other, both ways; gradients flow to both.
+
+    `KL(p‖q) + KL(q‖p) = Σ_c (p_c - q_c) · (log p_c - log q_c)`, summed over classes, mean over examples, as in R3F
+    (arXiv 2008.03156). As a product of differences it is never below 0, and keeps its digits where the two are nearly
+    alike.
+
+    Args:
+        logits: [batch, classes].
+        other: The same shape.
+    """
+    _check(other, logits)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    first, second = (each.to(wide).log_softmax(-1) for each in (logits, other))
+    return ((first.exp() - second.exp()) * (first - second)).sum(-1).mean()
+
+
+def _check(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> None:
     if teacher.shape != student.shape:
         raise ObjectiveError(
             f"logits of the teacher are {list(teacher.shape)} and of the student {list(student.shape)}; "
