@@ -212,6 +212,9 @@ def test_types_of_numbers_and_modes_are_kept():
     assert autoencoder.training
     assert as_vit(autoencoder.float(), like=model).dtype == torch.float32  # what was trained is not rounded
     assert model.dtype == torch.bfloat16
+    precise = zoo.enliven(vit().double())
+    assert same(encoder_weights(as_autoencoder(precise)), encoder_weights(precise))
+    assert same(as_vit(as_autoencoder(precise), like=precise).state_dict(), precise.state_dict())
 
 
 def test_another_thread_sees_its_patches_hidden_meanwhile():
