@@ -17,7 +17,7 @@ import sys
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
-from slimformer.objectives.objective import freeze_unused
+from slimformer.methods.terms import freeze_unused
 from tests.objectives.batches import TERMS, batch, build, furthest, gradients
 
 torch.set_num_threads(1)

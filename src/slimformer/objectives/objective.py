@@ -280,19 +280,6 @@ def variants(inputs: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return batches
 
 
-def freeze_unused(student: RecordedStudent, objective: TermObjective, inputs: dict[str, Any]) -> list[str]:
-    """Let only those weights be trained that the objective reaches; return the names of the others.
-
-    One backward pass on a small batch tells. Nothing is trained yet.
-    """
-    objective(student, inputs).total.backward()
-    idle = [name for name, parameter in student.named_parameters() if parameter.grad is None]
-    for name, parameter in student.named_parameters():
-        parameter.requires_grad_(name not in idle)
-        parameter.grad = None
-    return idle
-
-
 def _check_sources(terms: Sequence[Weighted], sources: Mapping[str, Source]) -> None:
     for each in terms:
         if each.term.source is not None and each.term.source not in sources:

@@ -174,8 +174,9 @@ class Adapt(Method[AdaptConfig]):
         """Learn to reconstruct what is hidden, and to keep to the teacher."""
         from slimformer.anatomy import Anatomy
         from slimformer.artifact import fingerprint
+        from slimformer.methods.terms import freeze_unused
         from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
-        from slimformer.objectives.objective import freeze_unused, union
+        from slimformer.objectives.objective import union
         from slimformer.train import train
 
         config, collate = self.config, self.inputs.collator()

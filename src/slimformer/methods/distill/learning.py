@@ -9,8 +9,9 @@ from slimformer.artifact import fingerprint
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
+from slimformer.methods.terms import freeze_unused
 from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
-from slimformer.objectives.objective import freeze_unused, union
+from slimformer.objectives.objective import union
 from slimformer.tasks.features import TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
