@@ -43,9 +43,14 @@ METHOD_COMMANDS = {
     "elastic": [*TASK, "--save-every", 1],
     "distill": [
         "--teacher", "{base}", "--corpus", "{data}/train.tsv", "--text-column", "text", "--layers", 1, "--max-steps", 2,
-        "--batch-size", 8, "--max-length", 16, "--report", "report.html", "--task", "classification",
+        "--batch-size", 8, "--max-length", 16, "--report", "report.html", "--then-task", "classification",
         "--data", "{data}", "--finetune-steps", 2, "--teacher-layer", "auto", "--probe-steps", 1,
         "--teacher-cache", "cache",
+    ],
+    "adapt": [
+        "--model", "{base}", "--corpus", "{data}/train.tsv", "--text-column", "text", "--max-steps", 2,
+        "--head-steps", 1, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--teacher-cache", "cache",
+        "--then-task", "classification", "--data", "{data}", "--finetune-steps", 2,
     ],
     "trim": ["--model", "{artifact}", "--corpus", "{data}/train.tsv", "--text-column", "text"],
 }  # fmt: skip
@@ -103,7 +108,11 @@ def new(before: dict[str, object], folder: Path) -> set[str]:
 def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
     before = snapshot(place.parent)
     assert runs.run(name, *fill(METHOD_COMMANDS[name]), "--out", "out", "--quiet").code == 0
-    beside = {"quantize": {"out.finetuned"}, "distill": {"out-classification", "report.html", "cache"}}
+    beside = {
+        "quantize": {"out.finetuned"},
+        "distill": {"out-classification", "report.html", "cache"},
+        "adapt": {"out.warmup", "out.round-0", "out-classification", "cache"},
+    }
     assert new(before, place.parent) == {f"place/{each}" for each in {"out"} | beside.get(name, set())}
 
 
@@ -125,8 +134,12 @@ def test_merging_touches_nothing_else(place, fill):
 @pytest.mark.parametrize("name", list(METHODS))
 def test_what_is_in_the_way_of_a_method_is_named_and_stays(name, place, fill):
     """A folder or a link where checkpoints would go, the same for what runs first, and a result with notes in it."""
-    suffixes = ["", ".finetuned"] if name == "quantize" else ["", "-classification"] if name == "distill" else [""]
-    for suffix in suffixes:
+    beside = {
+        "quantize": [".finetuned"],
+        "distill": ["-classification"],
+        "adapt": [".warmup", ".round-0", "-classification"],
+    }
+    for suffix in ["", *beside.get(name, [])]:
         training = place / f"out{suffix}.training"
         training.mkdir()
         (training / "settings.json").write_text("{}")

@@ -61,6 +61,7 @@ def _run(state: Method[Any]) -> RunResult:
         for phase in state.phases():
             run_phase(phase, options)
         settings = {**settings, DIGEST: state.start()}
+        shown = len(state.notes)
         if not options.quiet:
             show_notes(state.notes)
         output.check_free(options)  # much may have happened since
@@ -71,6 +72,8 @@ def _run(state: Method[Any]) -> RunResult:
             folder.begin({METHOD: state.name, **settings, BASE: base_fingerprint(state)}, options.resume)
         trained = state.train(folder.path)
         state.finish()
+        if not options.quiet:
+            show_notes(state.notes[shown:])
         metrics = state.measure(trained)
         if output.path is not None and is_main():
             artifact.save(

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import slimformer
 from slimformer import Anatomy, artifact
-from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError
+from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError, TrainingError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.method import Adapt
 from slimformer.methods.method import RunOptions
@@ -154,7 +154,7 @@ def test_what_can_be_learned(place, changes, parts):
 def test_the_teacher_sees_no_mask(place, tmp_path):
     state = state_of(config_of(place, out=str(tmp_path / "out")))
     seen = {"teacher": set(), "student": set()}
-    for name, model in (("teacher", state.guide), ("student", state.model)):
+    for name, model in (("teacher", state.teacher_model), ("student", state.model)):
         table = Anatomy.of(model).word_embedding.module
         table.register_forward_pre_hook(lambda _, args, name=name: seen[name].update(args[0].flatten().tolist()))
     state.train(tmp_path / "work")
@@ -178,7 +178,7 @@ def test_a_cache_changes_nothing_and_spares_the_teacher_the_second_pass(place, t
         def count(*_, name=name):
             calls[name] += 1
 
-        Anatomy.of(state.guide).blocks[0].module.register_forward_hook(count)
+        Anatomy.of(state.teacher_model).blocks[0].module.register_forward_hook(count)
         steps = state.train(tmp_path / name).steps
         weights[name] = weights_of(state.model)
     tried = 1  # a batch before the first step, to see which weights are reached
@@ -244,7 +244,16 @@ def test_a_task_can_come_after(place, tmp_path):
     ("changes", "error", "message"),
     [
         ({"rounds": 2, "teacher": "x"}, ConfigError, "make teachers of their own"),
-        ({"rounds": 0, "positions": "mean"}, ConfigError, "changes nothing without"),
+        ({"rounds": None, "teacher": "nowhere"}, CheckpointError, "nowhere"),
+        ({"rounds": 0, "positions": "mean"}, ConfigError, "changes nothing without a round or a `teacher`"),
+        (
+            {"rounds": 1, "match": "predictions", "teacher_cache": "x"},
+            ConfigError,
+            "nothing without `match` `features`",
+        ),
+        ({"rounds": 1, "positions": "pooled", "reduction": "sum"}, ConfigError, "compared by their cosine"),
+        ({"trains": "head"}, ConfigError, "the head would be left behind"),
+        ({"trains": "head", "rounds": 1}, ConfigError, "into which nothing is distilled"),
         ({"rounds": 0, "reconstruction": 0.0}, ConfigError, "nothing would be learned"),
         ({"then_task": "classification"}, ConfigError, "go together"),
         ({"finetune_lr": 0.1}, ConfigError, "changes nothing without `then_task`"),
@@ -257,6 +266,13 @@ def test_a_task_can_come_after(place, tmp_path):
 def test_what_cannot_be_is_refused_before_work(place, tmp_path, changes, error, message):
     with pytest.raises(error, match=message):
         adapt(place, **{"rounds": 0, **changes} if "rounds" not in changes else changes, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_grid_of_rates_is_refused(place, tmp_path):
+    changes = {name: value for name, value in settings(place, out=tmp_path / "out").items() if name != "lr"}
+    with pytest.raises(ConfigError, match="each rate needs rounds of its own"):
+        slimformer.adapt(**changes, lr_grid="1e-4,1e-3")
     assert not list(tmp_path.iterdir())
 
 
@@ -273,3 +289,59 @@ def test_a_place_that_is_taken_is_refused_before_the_first_phase(place, tmp_path
     with pytest.raises(ArtifactError, match=re.escape(taken)):
         adapt(place, out=tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} == {taken}
+
+
+@pytest.mark.slow
+def test_a_teacher_can_be_named(place, tmp_path):
+    adapt(place, rounds=0, out=tmp_path / "first")
+    result = adapt(place, teacher=str(tmp_path / "first"), out=tmp_path / "second", log_every=1)
+    assert "features" in result.losses
+    assert (tmp_path / "second.warmup").is_dir()
+
+
+@pytest.mark.slow
+def test_a_head_that_is_the_embedding_alone_needs_no_warm_up(tmp_path, place):
+    model = hf.LlamaForCausalLM.from_pretrained(place / "decoder")
+    model.config.tie_word_embeddings = True
+    model.model.config.tie_word_embeddings = True
+    model.model.save_pretrained(tmp_path / "bare")
+    corpus.tokenizer().save_pretrained(tmp_path / "bare")
+    result = adapt(place, model=tmp_path / "bare", rounds=0, out=tmp_path / "out")
+    assert type(result.model) is hf.LlamaModel
+    assert not (tmp_path / "out.warmup").exists()
+
+
+@pytest.mark.slow
+def test_phases_of_another_corpus_are_not_built_upon(place, tmp_path):
+    (tmp_path / "text.txt").write_text((place / "text.txt").read_text())
+    changes = {"corpus": [str(tmp_path / "text.txt")], "out": tmp_path / "out"}
+    adapt(place, **changes)
+    shutil.rmtree(tmp_path / "out")
+    with (tmp_path / "text.txt").open("a") as file:
+        file.write("the film was good\n" * 5)
+    with pytest.raises(TrainingError, match="was made of another corpus or base"):
+        adapt(place, **changes, resume=True)
+    adapt(place, **changes, overwrite=True)
+
+
+@pytest.mark.slow
+def test_a_phase_does_not_replace_the_base(place, tmp_path):
+    shutil.copytree(place / "headed", tmp_path / "out.round-0")
+    before = (tmp_path / "out.round-0" / "model.safetensors").read_bytes()
+    with pytest.raises(TrainingError, match="which `--model` names"):
+        adapt(place, model=tmp_path / "out.round-0", out=tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out.round-0" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_warning_reaches_the_person(place, tmp_path):
+    words = (place / "text.txt").read_text().split()
+    (tmp_path / "general.txt").write_text(
+        "\n".join(" ".join(words[start : start + 4][::-1]) for start in range(0, 160, 4))
+    )
+    done = runs.run(
+        "adapt", "--model", place / "headed", "--corpus", place / "text.txt", "--rounds", 0, "--max-steps", 30,
+        "--lr", 1, "--batch-size", 8, "--max-length", 16, "--general", tmp_path / "general.txt", "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "more is forgotten than gained" in done.err

@@ -94,7 +94,7 @@ def test_the_encoder_sees_a_quarter_and_the_teacher_all(place, tmp_path):
         run_phase(phase, state.options)
     state.start()
     seen = {"student": set(), "teacher": set()}
-    for name, model in (("student", state.model), ("teacher", state.guide)):
+    for name, model in (("student", state.model), ("teacher", state.teacher_model)):
         block = Anatomy.of(model).blocks[0].module
         block.register_forward_pre_hook(lambda _, args, name=name: seen[name].add(args[0].shape[1]))
     state.train(tmp_path / "work")
@@ -107,6 +107,6 @@ def test_what_cannot_be_is_refused_before_work(place, tmp_path):
         adapt(place, max_length=16, out=tmp_path / "out")
     with pytest.raises(DataError, match="3 images, too few to hold some out"):
         adapt(place, corpus=[str(place / "few")], out=tmp_path / "out")
-    with pytest.raises(ConfigError, match=r"`mask_ratio` is 0\.99"):
+    with pytest.raises(ConfigError, match=r"`mask_share` is 0\.99"):
         adapt(place, mask_share=0.99, rounds=0, out=tmp_path / "out")
     assert not list(tmp_path.iterdir())

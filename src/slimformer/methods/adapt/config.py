@@ -1,4 +1,4 @@
-"""Settings of further pre-training; the defaults of training are the paper's for text (arXiv 2210.02871, Table 9)."""
+"""Settings of further pre-training (arXiv 2210.02871); the learning rate is the paper's for text, passes are fewer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from slimformer.config import Epochs, Positive, PositiveNumber, Weight
 from slimformer.corpus.options import StreamOptions
+from slimformer.errors import ConfigError
 from slimformer.methods.then import ThenOptions
 from slimformer.objectives import TermSpec
 from slimformer.tasks.masking import Masking
@@ -18,21 +19,24 @@ Positions = Literal["all", "mean", "first", "pooled"]
 Match = Literal["features", "predictions"]
 #: Most rounds; the first brings most of the gain.
 MOST_ROUNDS = 100
-#: Settings of the whole that no phase has: what comes after, and what is measured beside.
-OF_THE_WHOLE = (
-    "rounds", "out", "keep_head", "head_steps", "general", "similarity_data", "similarity_task",
-    *ThenOptions.model_fields,
+#: Settings of the whole run that its phases do not share: each has its own, or none.
+NOT_SHARED = (
+    "rounds", "model", "teacher", "trains", "out", "keep_head", "head_steps", "general", "similarity_data",
+    "similarity_task", "tensorboard", *ThenOptions.model_fields,
 )  # fmt: skip
+#: Settings of what is learned beside a teacher, or from it.
+OF_TEACHING = ("reconstruction", "match", "positions", "reduction", "teacher_cache")
 
 
 class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
     """Pre-train a model further on text or images of a domain, and distil it from itself so that it forgets less."""
 
-    rounds: int = Field(
-        1,
+    rounds: int | None = Field(
+        None,
         ge=0,
         le=MOST_ROUNDS,
-        description="Rounds of self-distillation, each from the base again; 0 for further pre-training alone.",
+        description="Rounds of self-distillation, each from the base again, by default 1; 0 for further pre-training "
+        "alone.",
     )
     epochs: Epochs = Field(10.0, description="Passes over the corpus in each round; `--max-steps` wins over it.")
     batch_size: Positive = Field(64, description="Examples per optimizer step, over all processes.")
@@ -82,59 +86,59 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.teacher is not None and self.rounds > 0 and "rounds" in self.model_fields_set:
+        if self.rounds and self.teacher is not None:
             raise ValueError(
                 f"`teacher` is `{self.teacher}` and `rounds` is {self.rounds}, which make teachers of their own; give "
                 "one of them"
             )
-        if (
-            self.trains == "head"
-            and (self.teacher is not None or self.rounds > 0)
-            and self.model_fields_set
-            & {
-                "teacher",
-                "rounds",
-            }
-        ):
-            raise ValueError(
-                "`trains` is `head`, and nothing is distilled into a head alone; leave out `teacher` and `rounds`"
-            )
-        distils = self.distils
-        needs = {
-            "match": (not distils, "a round or a `teacher`"),
-            "positions": (not distils or self.match != "features", "`match` `features`"),
-            "reduction": (not distils or self.match != "features" or self.positions == "pooled", "`match` `features`"),
-            "teacher_cache": (not distils, "a round or a `teacher`"),
-            "similarity_task": (self.similarity_data is None, "`similarity_data`"),
-        }
-        for name, (unused, needed) in (needs | self.idle_without_task()).items():
+        if self.trains == "head" and (self.teacher is not None or self.rounds):
+            raise ValueError("`trains` is `head`, into which nothing is distilled; leave out `teacher` and `rounds`")
+        for name, (unused, needed) in (self._idle() | self.idle_without_task()).items():
             value = getattr(self, name)
             if unused and value != type(self).model_fields[name].default:
                 raise ValueError(f"`{name}` is {value} and changes nothing without {needed}; leave it out")
-        if self.reconstruction == 0 and not distils:
+        if self.reconstruction == 0 and not self.distils:
             raise ValueError("`reconstruction` is 0 and nothing is distilled, so nothing would be learned; give more")
         return self
+
+    def _idle(self) -> dict[str, tuple[bool, str]]:
+        """Settings that would change nothing, and what they need."""
+        if not self.distils:
+            return dict.fromkeys(("match", "positions", "reduction", "teacher_cache"), (True, "a round or a `teacher`"))
+        features = "`match` `features`"
+        return {
+            "positions": (self.match != "features", features),
+            "reduction": (self.match != "features", features),
+            "teacher_cache": (self.match != "features", features),
+            "similarity_task": (self.similarity_data is None, "`similarity_data`"),
+        }
 
     @property
     def own_rounds(self) -> int:
         """Rounds that this run has phases for."""
-        return 0 if self.teacher is not None or self.trains == "head" else self.rounds
+        if self.teacher is not None or self.trains == "head":
+            return 0
+        return 1 if self.rounds is None else self.rounds
 
     @property
     def distils(self) -> bool:
         """Whether anything is learned from a teacher."""
         return self.teacher is not None or self.own_rounds > 0
 
-    def phase(self, **changes: Any) -> AdaptConfig:
-        """The settings of a run that belongs to this one."""
-        shared = {name: value for name, value in self.given().items() if name not in OF_THE_WHOLE}
-        if changes.get("teacher") is None:
-            for name in ("match", "positions", "reduction", "teacher_cache"):
-                shared.pop(name, None)
-            shared["reconstruction"] = self.reconstruction or 1.0
+    def phase(self, name: str, **changes: Any) -> AdaptConfig:
+        """The settings of a run that belongs to this one.
+
+        Args:
+            name: What it is called, such as `round-0`.
+            changes: What it starts from and where its result goes, and what else is different.
+        """
+        without = NOT_SHARED if changes.get("teacher") is not None else (*NOT_SHARED, *OF_TEACHING)
+        shared = {name: value for name, value in self.given().items() if name not in without}
+        if self.tensorboard is not None:
+            shared["tensorboard"] = f"{self.tensorboard}/{name}"
         return AdaptConfig.make({**shared, "rounds": 0, "keep_head": True, **changes})
 
-    def matched(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
+    def matching_terms(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
         """What is learned from a teacher.
 
         Args:
@@ -146,6 +150,11 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
         if self.match == "predictions":
             return [TermSpec(predictions)]
         positions = self.positions or ("all" if pooling is None else "pooled")
-        if positions == "pooled":
-            return [TermSpec("pooled", options={"pooling": "+".join(pooling or ("mean",))})]
-        return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]
+        if positions != "pooled":
+            return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]
+        if self.reduction != "mean":
+            raise ConfigError(
+                f"`reduction` is `{self.reduction}`, and pooled embeddings are compared by their cosine; leave it "
+                "out, or give `positions` such as `all`"
+            )
+        return [TermSpec("pooled", options={"pooling": "+".join(pooling or ("mean",))})]

@@ -31,7 +31,7 @@ SHARE = 0.75
 #: One image in so many is held out; so many of them are measured on at most, hidden alike whatever the run's seed is.
 HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
-OF_TEXT = ("text_column", "max_length", "masking", "pack", "similarity_data")
+OF_TEXT = ("text_column", "documents", "buffer", "max_length", "masking", "pack", "similarity_data")
 
 
 class Images:
@@ -62,10 +62,32 @@ class Images:
                 "give a model of type `vit`, or a `ViTMAEForPreTraining`"
             )
 
+        if config.positions == "pooled":
+            raise ConfigError("`positions` is `pooled`, which is for sentence encoders; give `all`, `mean` or `first`")
+        self._check_share()
+
+    def _check_share(self) -> None:
+        share, patches = self.config.mask_share, patch_count(self.source.config)
+        if self.has_head and (share is not None or self.config.normalize):
+            raise ConfigError(
+                f"`{self.source.name}` brings a decoder that was trained for its own share of patches and its own "
+                "pixels; leave out `mask_share` and `normalize`"
+            )
+        if share is not None and not 1 <= int(patches * (1 - share)) < patches:
+            raise ConfigError(
+                f"`mask_share` is {share:g}, and of {patches} patches some have to be hidden and one has to stay; give "
+                "another, such as 0.75"
+            )
+
     @property
     def has_head(self) -> bool:
         """Whether the base brings a decoder."""
         return hides_patches(self.source.config) and self.source.architecture.endswith("ForPreTraining")
+
+    @property
+    def needs_warm_up(self) -> bool:
+        """Whether a decoder is new."""
+        return not self.has_head
 
     @cached_property
     def processor(self) -> Any:
@@ -80,11 +102,32 @@ class Images:
         assert self.config.corpus is not None
         return open_images(self.config.corpus)
 
-    def model(self, start: str) -> PreTrainedModel:
-        """A masked autoencoder, its decoder new where the checkpoint has none."""
+    def model(self, start: str, *, whole: bool = False) -> PreTrainedModel:
+        """A masked autoencoder, its decoder new where the checkpoint has none.
+
+        Args:
+            start: The checkpoint.
+            whole: Refuse one without a decoder.
+        """
         loaded = models.load_model(start, models.stored_class(models.load_config(start), start))
+        if whole and not hides_patches(loaded.config):
+            raise CheckpointError(f"`{start}` has no decoder whose predictions could be matched; match `features`")
         share = self.config.mask_share or SHARE
-        return as_autoencoder(loaded, mask_ratio=share, normalize=self.config.normalize, seed=self.config.seed)
+        model = as_autoencoder(loaded, mask_ratio=share, normalize=self.config.normalize, seed=self.config.seed)
+        model.decoder.decoder_pos_embed.requires_grad_(False)  # fixed; a checkpoint does not say so
+        return model
+
+    def check_teacher(self, teacher: Source) -> None:
+        """Refuse a teacher that sees other patches or is of another width."""
+        teacher.require(("plain",))
+        names = ("hidden_size", "image_size", "patch_size")
+        for name in names:
+            one, other = (getattr(each.config, name, None) for each in (teacher, self.source))
+            if one != other:
+                raise ConfigError(
+                    f"`teacher` is `{teacher.name}`, whose `{name}` is {one}, and the model's is {other}; give one of "
+                    "the same shape"
+                )
 
     def stream(self, memo: Path) -> Stream:
         """What is learned from, without end."""

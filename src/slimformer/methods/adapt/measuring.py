@@ -31,7 +31,11 @@ NOTABLE = 0.01
 
 @torch.no_grad()
 def reconstruction_losses(
-    model: nn.Module, term: Weighted, held_out: Mapping[str, Sequence[Inputs]], collate: Collator
+    model: nn.Module,
+    term: Weighted,
+    held_out: Mapping[str, Sequence[Inputs]],
+    collate: Collator,
+    batch_size: int = BATCH,
 ) -> dict[str, float]:
     """Loss of the reconstruction on each sort of text, without dropout.
 
@@ -40,16 +44,17 @@ def reconstruction_losses(
         term: The reconstruction.
         held_out: Examples by name.
         collate: What makes batches of them.
+        batch_size: Examples in one forward at most.
     """
     objective = TermObjective([term], model, {})
     training = model.training
     recorded = RecordedStudent(model, [term]).eval()
     device = next(model.parameters()).device
-    losses = {}
+    size, losses = min(BATCH, batch_size), {}
     for name, items in held_out.items():
         total, count = 0.0, 0
-        for start in range(0, len(items), BATCH):
-            batch = collate([items[index] for index in range(start, min(start + BATCH, len(items)))])
+        for start in range(0, len(items), size):
+            batch = collate([items[index] for index in range(start, min(start + size, len(items)))])
             batch = {key: value.to(device) for key, value in batch.items()}
             texts = objective.counts(batch)[term.label]
             if texts:
@@ -77,8 +82,12 @@ def similarity(inputs: Texts | Images, model: PreTrainedModel, task: str, data: 
 
 def drift(initial: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
     """How far the weights have moved, as a share of how large they were: ‖θ - θ_init‖ / ‖θ_init‖."""
-    moved = sum(float((now[name].double() - value.double()).square().sum()) for name, value in _floats(initial))
-    size = sum(float(value.double().square().sum()) for _, value in _floats(initial))
+    moved = size = 0.0
+    for name, value in initial.items():
+        if value.is_floating_point():
+            start = value.cpu().double()  # some accelerators know no such numbers
+            moved += float((now[name].cpu().double() - start).square().sum())
+            size += float(start.square().sum())
     return math.sqrt(moved / max(size, 1e-30))
 
 
@@ -89,16 +98,13 @@ def forgetting(before: Mapping[str, float], after: Mapping[str, float]) -> list[
     lost = after.get("general", 0.0) - before.get("general", 0.0)
     if lost > max(gained, 0):
         warnings.append(
-            f"the loss on general text rose by {lost:.3f} and that on the domain fell by {gained:.3f}: more is "
-            "forgotten than gained; take fewer steps, a lower rate or more rounds"
+            f"the loss on general text rose by {lost:.3f}, and that on the domain went from "
+            f"{before['reconstruction']:.3f} to {after['reconstruction']:.3f}: more is forgotten than gained; "
+            "take fewer steps or a lower rate"
         )
     if before.get("similarity", 0.0) - after.get("similarity", 0.0) > NOTABLE:
         warnings.append(
-            f"the similarity of general texts fell from {before['similarity']:.4f} to {after['similarity']:.4f}; take "
-            "fewer steps, a lower rate or `--positions pooled`"
+            f"the agreement of similarities with people fell from {before['similarity']:.4f} to "
+            f"{after['similarity']:.4f}; take fewer steps or a lower rate"
         )
     return warnings
-
-
-def _floats(weights: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
-    return [(name, value) for name, value in weights.items() if value.is_floating_point()]

@@ -6,22 +6,27 @@ import math
 import os
 import tempfile
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from slimformer.errors import ConfigError
+from slimformer.artifact.layout import MANIFEST
+from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.method import Method, Phase, RunResult
 from slimformer.methods.output import OutputDirectory
 from slimformer.methods.run import counts_of, run_phase
-from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
+from slimformer.methods.then import check_place, check_task, tuning
+from slimformer.train.folder import DIGEST, METHOD
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    import torch
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from slimformer import artifact
     from slimformer.methods.adapt.images import Images
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
     from slimformer.objectives import Weighted
     from slimformer.tasks.features import Inputs
     from slimformer.train import Trained
+
+#: The phase in which a new head is trained alone.
+WARM_UP = "warmup"
 
 
 @dataclass(frozen=True)
@@ -80,14 +88,12 @@ class Adapt(Method[AdaptConfig]):
     )
     files = ("corpus.jsonl",)
 
-    inputs: Texts | Images
-    #: What training starts from, and what is kept to; the base and nothing unless phases come first.
-    origin: str
-    teacher: str | None
     terms: list[Weighted]
-    #: Texts to measure on, by what their loss is called.
+    #: The model that teaches; None where none does.
+    teacher_model: PreTrainedModel | None
+    #: What to measure on, by what the loss on it is called.
     held_out: dict[str, Sequence[Inputs]]
-    #: Weights of the base, without any head, and losses before training.
+    #: Weights of the base, without any head, and what was measured before training.
     initial: dict[str, Tensor]
     before: dict[str, float]
 
@@ -101,53 +107,92 @@ class Adapt(Method[AdaptConfig]):
         self.config.require("model", "corpus", *(["out"] if self.config.then_task is not None else []))
 
     def unscored(self) -> str | None:
-        """Losses of reconstruction say little about tasks."""
-        return UNSCORED if self.config.then_task is None else None
+        """Every rate would need rounds of its own."""
+        return "each rate needs rounds of its own; run `adapt` once for each"
 
-    def phases(self) -> Sequence[Phase]:
-        """Training a new head alone, then all rounds but the last."""
+    @cached_property
+    def inputs(self) -> Texts | Images:
+        """What is learned from, as the base sees it."""
         from slimformer.inference.door import look_up
         from slimformer.methods.adapt.images import Images
         from slimformer.methods.adapt.texts import Texts
         from slimformer.models import sees_images
 
-        config = self.config
-        check_place(config, self.options, "model")
         source = look_up(self.base)
         source.require(self.accepts)
-        self.inputs = (Images if sees_images(source.config) else Texts)(config, source)
+        return (Images if sees_images(source.config) else Texts)(self.config, source)
+
+    @cached_property
+    def origin(self) -> str:
+        """What training starts from: the base, with the head that was warmed up if it has none."""
+        return self._folder(WARM_UP) if self._warms_up else self.base
+
+    @property
+    def teacher(self) -> str | None:
+        """What the last round keeps to."""
+        rounds = self.config.own_rounds
+        return self._folder(f"round-{rounds - 1}") if rounds else self.config.teacher
+
+    @property
+    def _warms_up(self) -> bool:
+        return self.config.trains == "all" and self.inputs.needs_warm_up
+
+    def phases(self) -> Sequence[Phase]:
+        """Training a new head alone, then all rounds but the last; all data are read and checked before."""
+        config = self.config
+        check_place(config, self.options, "model")
         self._read()
-        self.origin, self.teacher = self.base, config.teacher
         phases = []
-        if not self.inputs.has_head and config.trains == "all":
-            folder = self._folder("warmup")
-            settings = config.phase(trains="head", out=folder, epochs=1.0, max_steps=config.head_steps)
-            note = f"`{self.base}` has no head to reconstruct with; a new one is trained first, into `{folder}`"
-            phases.append(Phase(self.name, settings, note))
-            self.origin = folder
+        if self._warms_up:
+            settings = config.phase(
+                WARM_UP, model=self.base, trains="head", out=self.origin, epochs=1.0, max_steps=config.head_steps
+            )
+            phases.append(Phase(self.name, settings, f"a head to reconstruct with, trained alone: `{self.origin}`"))
+        teacher = None
         for number in range(config.own_rounds):
-            folder = self._folder(f"round-{number}")
+            name = f"round-{number}"
+            folder = self._folder(name)
             what = "further pre-training" if number == 0 else f"round {number} of self-distillation"
-            settings = config.phase(model=self.origin, teacher=self.teacher, out=folder)
-            phases.append(Phase(self.name, settings, f"{what}, into `{folder}`"))
-            self.teacher = folder
-        if not self.options.resume:
-            for phase in phases:
-                OutputDirectory.of(phase.config.out).check_free(self.options)  # type: ignore[attr-defined]
+            settings = config.phase(name, model=self.origin, teacher=teacher, out=folder)
+            phases.append(Phase(self.name, settings, f"{what}: `{folder}`"))
+            teacher = folder
+        for phase in phases:
+            self._check_phase(phase)
         return phases
 
+    def _check_phase(self, phase: Phase) -> None:
+        """Refuse a place for a phase that is taken, before the first of them is trained."""
+        state = type(self)(cast("AdaptConfig", phase.config), self.options)
+        output = OutputDirectory.of(state.config.out, self.files)
+        output.check_apart(self.config, "model", "teacher")
+        assert output.path is not None
+        if not (self.options.resume and (output.path / MANIFEST).exists()):
+            output.check({METHOD: self.name, **state.settings}, self.options)
+
     def _read(self) -> None:
-        """Read and check all data, before the first phase trains anything."""
+        """Read and check all data."""
+        from slimformer.inference.door import look_up
         from slimformer.inference.evaluation import load_split
+        from slimformer.tasks import get_task
         from slimformer.tasks.options import TaskOptions
 
         config, inputs = self.config, self.inputs
         check_task(config, self.base, self.accepts)
+        if config.trains == "head" and inputs.needs_warm_up and not config.keep_head:
+            raise ConfigError("`trains` is `head`, and the head would be left behind; add `keep_head`")
+        config.matching_terms(inputs.predictions, inputs.pooling)
         self.processor = inputs.processor
+        if config.teacher is not None:
+            inputs.check_teacher(look_up(config.teacher))
         self.held_out = {"reconstruction": inputs.held_out()}
         if config.general is not None:
             self.held_out["general"] = inputs.held_out(config.general)
         if config.similarity_data is not None:
+            if not get_task(config.similarity_task).kind().embeds:
+                raise ConfigError(
+                    f"`similarity_task` is `{config.similarity_task}`, which compares no embeddings; give one such as "
+                    "`stsb-similarity`"
+                )
             load_split(inputs.source, TaskOptions(task=config.similarity_task, data=config.similarity_data), "dev")
 
     def start(self) -> str:
@@ -157,18 +202,41 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.objectives.terms.term import CLEAN, MASKED
 
         config, inputs = self.config, self.inputs
+        digest = self._check_made_of()
         self.model = inputs.model(self.origin)
+        self.model.to(accelerator() or self.model.device)  # type: ignore[arg-type]
         anatomy = Anatomy.of(self.model)
-        self.guide = None if self.teacher is None else inputs.model(self.teacher)
+        whole = config.match == "predictions"
+        self.teacher_model = None if self.teacher is None else inputs.model(self.teacher, whole=whole)
         specs = [
             replace(inputs.reconstruction, weight=config.reconstruction),
-            *config.matched(inputs.predictions, inputs.pooling),
+            *config.matching_terms(inputs.predictions, inputs.pooling),
         ]
-        models = Models(anatomy, None if self.guide is None else Anatomy.of(self.guide))
+        models = Models(anatomy, None if self.teacher_model is None else Anatomy.of(self.teacher_model))
         self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
         self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
-        self.before = self._losses()
-        return inputs.corpus.digest()
+        self.before = self._measurements()
+        return digest
+
+    def _check_made_of(self) -> str:
+        """A digest of what is learned from; phases that were made of another corpus or base are refused."""
+        from slimformer.artifact import read_manifest
+        from slimformer.artifact.provenance import describe_base
+
+        corpus = self.inputs.corpus.digest()
+        made_of = {self.origin: self.base} if self._warms_up else {}
+        rounds = [self._folder(f"round-{number}") for number in range(self.config.own_rounds)]
+        made_of |= dict.fromkeys(rounds, self.origin)
+        for folder, base in made_of.items():
+            manifest = read_manifest(folder)
+            digest = str(manifest.steps[-1].config[DIGEST])
+            origin = None if manifest.base is None else manifest.base.fingerprint
+            if not digest.startswith(corpus) or origin != describe_base(base).fingerprint:
+                raise TrainingError(
+                    f"`{folder}` was made of another corpus or base than this run has now; remove it, or add "
+                    "`--overwrite`"
+                )
+        return corpus if self.teacher is None else f"{corpus} {describe_base(self.teacher).fingerprint}"
 
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""
@@ -185,14 +253,14 @@ class Adapt(Method[AdaptConfig]):
         assert options.max_steps is not None
         features = self.inputs.features(stream.first(options.max_steps * options.batch_size))
         sources = {}
-        if self.guide is not None:
+        if self.teacher_model is not None:
             names = union(each.term.teacher_request() for each in self.terms).names
             cache = (
                 None
                 if config.teacher_cache is None
-                else TeacherCache(config.teacher_cache, names, fingerprint(self.guide))
+                else TeacherCache(config.teacher_cache, names, fingerprint(self.teacher_model))
             )
-            sources["teacher"] = Teacher(self.guide, cache)
+            sources["teacher"] = Teacher(self.teacher_model, cache)
         objective = TermObjective(self.terms, self.model, sources)
         recorded = RecordedStudent(self.model, self.terms).train()
         if config.trains == "head":
@@ -208,7 +276,7 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.anatomy import Anatomy
         from slimformer.methods.adapt.measuring import drift, forgetting
 
-        after = self._losses()
+        after = self._measurements()
         self.measured = {
             **after,
             **{f"{name}_before": value for name, value in self.before.items()},
@@ -237,27 +305,30 @@ class Adapt(Method[AdaptConfig]):
             return result
         return replace(result, task=run_phase(Phase("finetune", tuning(self.config)), self.options))
 
-    def _losses(self) -> dict[str, float]:
+    def _measurements(self) -> dict[str, float]:
         """What is measured of the model as it is now, before and after training."""
         from slimformer.methods.adapt.measuring import reconstruction_losses, similarity
 
         config, inputs = self.config, self.inputs
-        losses = reconstruction_losses(self.model, self.terms[0], self.held_out, inputs.collator())
+        batch = max(1, config.batch_size // config.accumulation)
+        losses = reconstruction_losses(self.model, self.terms[0], self.held_out, inputs.collator(), batch)
         if config.similarity_data is not None:
             losses["similarity"] = similarity(inputs, self.model, config.similarity_task, config.similarity_data)
         return losses
 
     def _folder(self, phase: str) -> str:
         """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""
-        if self.config.out is not None:
-            path = OutputDirectory.of(self.config.out).path
-            assert path is not None
-            return str(path.with_name(f"{path.name}.{phase}"))
+        if self.config.out is None:
+            return str(self._scratch / phase)
+        path = OutputDirectory.of(self.config.out).path
+        assert path is not None
+        return str(path.absolute().with_name(f"{path.name}.{phase}"))
+
+    @cached_property
+    def _scratch(self) -> Path:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise ConfigError("several processes cannot share rounds that are kept in memory; give `out`")
-        if not hasattr(self, "_scratch"):
-            self._scratch = self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-"))
-        return str(as_path(self._scratch) / phase)
+        return as_path(self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-")))
 
 
 def _training(config: AdaptConfig, epoch_size: Any) -> TrainingOptions:
@@ -266,3 +337,10 @@ def _training(config: AdaptConfig, epoch_size: Any) -> TrainingOptions:
     if config.max_steps is None:
         values["max_steps"] = math.ceil(config.epochs * epoch_size() / config.batch_size)
     return TrainingOptions.make(values)
+
+
+def accelerator() -> torch.device | None:
+    """What the loop will train on, where that is not the processor."""
+    import torch
+
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -10,8 +10,9 @@ from slimformer.anatomy import Anatomy
 from slimformer.corpus import open_corpus
 from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
-from slimformer.errors import ConfigError, DataError
+from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
+from slimformer.methods.distill.setup import check_same_tokens
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import TermSpec
 from slimformer.tasks import get_task
@@ -55,11 +56,29 @@ class Texts:
         self.kind = self.task.kind().for_model(causal=self.causal)
         if config.normalize:
             raise ConfigError(f"`normalize` is for images, and `{source.name}` reads texts; leave it out")
+        if self.causal and (config.masking != "mask" or config.mask_share is not None):
+            raise ConfigError(
+                f"`{source.name}` is a decoder, which learns the next token and hides none; leave out `masking` and "
+                "`mask_share`"
+            )
 
     @property
     def has_head(self) -> bool:
-        """Whether the base brings the head that is needed."""
-        return self.kind.owns(self.source.architecture)
+        """Whether the base brings the head that is needed, alone or among others."""
+        return self.kind.owns(self.source.architecture) or self.source.architecture.endswith("ForPreTraining")
+
+    @cached_property
+    def needs_warm_up(self) -> bool:
+        """Whether the base lacks the head, and the head has weights of its own: one may be the word embedding alone."""
+        import torch
+        import transformers
+
+        if self.has_head:
+            return False
+        with torch.device("meta"):
+            skeleton = getattr(transformers, self.kind.head).from_config(self.source.config)
+        inside = {id(parameter) for parameter in Anatomy.of(skeleton).base.parameters()}
+        return any(id(parameter) not in inside for parameter in skeleton.parameters())
 
     @cached_property
     def processor(self) -> Any:
@@ -75,11 +94,12 @@ class Texts:
     @cached_property
     def length(self) -> int:
         """Tokens of an example."""
-        most = models.positions(self.source.config)
+        limits = (models.positions(self.source.config), getattr(self.processor, "model_max_length", None))
+        most = min((limit for limit in limits if limit is not None), default=LENGTH)
         length = self.config.max_length
-        if length is not None and most is not None and length > most:
+        if length is not None and length > most:
             raise ConfigError(f"`max_length` is {length}, and the model takes {most} tokens; give {most} or less")
-        return length or min(LENGTH, most or LENGTH)
+        return length or min(LENGTH, most)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -87,14 +107,31 @@ class Texts:
         assert self.config.corpus is not None
         return open_corpus(self.config.corpus, text_column=self.config.text_column, documents=self.config.documents)
 
-    def model(self, start: str) -> PreTrainedModel:
-        """A model with the head of a language model, which is new where the checkpoint has none."""
+    def model(self, start: str, *, whole: bool = False) -> PreTrainedModel:
+        """A model with the head of a language model, which is new where the checkpoint has none.
+
+        Args:
+            start: The checkpoint.
+            whole: Refuse one without that head.
+        """
         import transformers
 
         transformers.set_seed(self.config.seed)  # a new head is drawn here
-        model = models.load_model(start, getattr(transformers, self.kind.head))
+        whole = whole or (self.has_head and start == self.source.name)
+        model = models.load_model(start, getattr(transformers, self.kind.head), whole=whole)
         models.name_padding(model, self.processor)
         return model
+
+    def check_teacher(self, teacher: Source) -> None:
+        """Refuse a teacher that reads other tokens or is of another width."""
+        teacher.require(("plain",))
+        check_same_tokens(models.load_processor(teacher.name), self.processor)
+        widths = [each.config.hidden_size for each in (teacher, self.source)]
+        if widths[0] != widths[1]:
+            raise ConfigError(
+                f"`teacher` is `{teacher.name}`, which is {widths[0]} wide, and the model {widths[1]}; give one of the "
+                "same shape"
+            )
 
     def stream(self, memo: Path) -> Stream:
         """What is learned from, without end."""
@@ -113,7 +150,7 @@ class Texts:
 
     def collator(self) -> Collator:
         """What makes batches."""
-        padding = TensorCollator(padding_collator(self.processor))
+        padding = TensorCollator(padding_collator(self.processor, side="right"))
         return padding if self.causal else masked_collator(padding)
 
     def held_out(self, path: str | None = None) -> Sequence[Inputs]:
@@ -124,7 +161,7 @@ class Texts:
         """
         corpus = Part(self.corpus, held_out=True) if path is None else open_corpus((path,))
         texts = list(first_documents(corpus, MEASURED))
-        if not texts:
+        if not texts or not any(first_documents(Part(self.corpus, held_out=False), 1)):
             raise DataError(
                 "the corpus has too few different documents to hold some out and measure on; give more of them"
             )
@@ -143,8 +180,11 @@ class Texts:
         target, trained = Anatomy.of(bare).base, Anatomy.of(model).base
         # A pooler stands above what was trained, and stays.
         missing, unexpected = target.load_state_dict(trained.state_dict(), strict=False)
-        assert not unexpected, unexpected
-        assert all("pooler" in name for name in missing), missing
+        if unexpected or not all("pooler" in name for name in missing):
+            raise CheckpointError(
+                f"the weights of `{self.source.name}` cannot be put back: `{[*unexpected, *missing][0]}` fits nowhere; "
+                "add `keep_head`"
+            )
         bare.eval()
         return bare
 
