@@ -341,7 +341,8 @@ def test_a_warning_reaches_the_person(place, tmp_path):
     )
     done = runs.run(
         "adapt", "--model", place / "headed", "--corpus", place / "text.txt", "--rounds", 0, "--max-steps", 30,
-        "--lr", 1, "--batch-size", 8, "--max-length", 16, "--general", tmp_path / "general.txt", "--out", tmp_path / "out",
+        "--lr", 1, "--batch-size", 8, "--max-length", 16, "--general", tmp_path / "general.txt",
+        "--out", tmp_path / "out",
     )  # fmt: skip
     assert done.code == 0, done.err
     assert "more is forgotten than gained" in done.err

@@ -68,10 +68,14 @@ class Images:
 
     def _check_share(self) -> None:
         share, patches = self.config.mask_share, patch_count(self.source.config)
-        if self.has_head and (share is not None or self.config.normalize):
+        trained: Any = self.source.config
+        other = self.has_head and (
+            share not in (None, trained.mask_ratio) or (self.config.normalize and not trained.norm_pix_loss)
+        )
+        if other:
             raise ConfigError(
-                f"`{self.source.name}` brings a decoder that was trained for its own share of patches and its own "
-                "pixels; leave out `mask_share` and `normalize`"
+                f"`{self.source.name}` brings a decoder that was trained for a share of {trained.mask_ratio:g} and its "
+                "own pixels; leave out `mask_share` and `normalize`"
             )
         if share is not None and not 1 <= int(patches * (1 - share)) < patches:
             raise ConfigError(

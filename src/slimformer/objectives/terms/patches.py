@@ -62,7 +62,7 @@ class HiddenPatches(Term):
 
 
 class PatchPredictions(Term):
-    """What the teacher's decoder says of the same hidden patches: squared difference, a mean over images."""
+    """What the teacher's decoder says where the same patches are hidden: squared difference, a mean over images."""
 
     part = "predictions"
     variant = MASKED
