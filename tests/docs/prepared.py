@@ -9,6 +9,7 @@ import random
 from typing import TYPE_CHECKING
 
 import transformers as hf
+from PIL import Image
 
 from tests import corpus, runs
 
@@ -61,6 +62,19 @@ def _papers(folder: Path) -> None:
     (folder / "abstracts.txt").write_text("\n".join(lines) + "\n")
 
 
+def _photos(folder: Path) -> None:
+    """Images, some with a folder for each class of each split."""
+    draw = random.Random(2)
+    for split, count in (("train", 12), ("dev", 4)):
+        for number in range(count):
+            place = folder / split / ("cat", "dog")[number % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = [(draw.randrange(256), draw.randrange(256), 80 * (number % 2)) for _ in range(28 * 28)]
+            image = Image.new("RGB", (28, 28))
+            image.putdata(pixels)
+            image.save(place / f"{number}.png")
+
+
 def _classifier(folder: Path) -> None:
     """A small random classifier in place of a fine-tuned MiniLM, which takes long to export."""
     runs.headed(folder, hf.BertForSequenceClassification, num_labels=2)
@@ -71,6 +85,8 @@ MAKERS: dict[str, Callable[[Path], object]] = {
     "reviews": _reviews,
     "texts": _texts,
     "papers": _papers,
+    "photos": _photos,
+    "path/to/vit": runs.viewer,
     "sst2": _sst2,
     "path/to/sst2": _sst2,
     "path/to/folder": corpus.model_folder,

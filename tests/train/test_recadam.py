@@ -139,7 +139,7 @@ def test_learning_takes_over_and_never_falls_back(shape, middle, slope):
     annealing = Annealing(shape, middle, slope)
     weights = [annealing.at(step) for step in (1, 2, 10, 100, 10**4, 10**8)]
     assert weights == sorted(weights)
-    assert 0 <= weights[0] <= 1
+    assert weights[0] >= 0
     assert weights[-1] == pytest.approx(1)
 
 

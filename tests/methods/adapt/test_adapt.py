@@ -235,7 +235,7 @@ def test_a_task_can_come_after(place, tmp_path):
         "--head-steps", 2, "--batch-size", 8, "--max-length", 16, "--then-task", "classification", "--data",
         place / "data", "--finetune-steps", 2, "--out", tmp_path / "out", "--json", "--quiet",
     )  # fmt: skip
-    assert 0 <= done.json["task"]["metrics"]["accuracy"] <= 1
+    assert done.json["task"]["steps"] == 2
     steps = [step.method for step in artifact.read_manifest(tmp_path / "out-classification").steps]
     assert steps == ["adapt", "finetune"]
 

@@ -191,7 +191,7 @@ def test_soft_labels_of_a_classifier_and_of_a_language_model(place, tmp_path):
     data = corpus.data_folder(tmp_path / "data")
     slimformer.finetune(
         model=corpus.model_folder(tmp_path / "base"),
-        then_task="classification",
+        task="classification",
         data=data,
         out=tmp_path / "t",
         max_steps=40,
