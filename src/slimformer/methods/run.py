@@ -61,7 +61,7 @@ def _run(state: Method[Any]) -> RunResult:
         for phase in state.phases():
             run_phase(phase, options)
         settings = {**settings, DIGEST: state.start()}
-        shown = len(state.notes)
+        earlier = len(state.notes)
         if not options.quiet:
             show_notes(state.notes)
         output.check_free(options)  # much may have happened since
@@ -73,7 +73,7 @@ def _run(state: Method[Any]) -> RunResult:
         trained = state.train(folder.path)
         state.finish()
         if not options.quiet:
-            show_notes(state.notes[shown:])
+            show_notes(state.notes[earlier:])
         metrics = state.measure(trained)
         if output.path is not None and is_main():
             artifact.save(

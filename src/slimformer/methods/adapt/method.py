@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from slimformer.artifact.layout import MANIFEST
-from slimformer.errors import ConfigError, TrainingError
-from slimformer.files import as_path
+from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
+from slimformer.methods.adapt.plan import Plan
 from slimformer.methods.method import Method, Phase, RunResult
-from slimformer.methods.output import OutputDirectory
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, tuning
-from slimformer.train.folder import DIGEST, METHOD
+from slimformer.train.folder import METHOD
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -34,9 +30,6 @@ if TYPE_CHECKING:
     from slimformer.objectives import Weighted
     from slimformer.tasks.features import Inputs
     from slimformer.train import Trained
-
-#: The phase in which a new head is trained alone.
-WARM_UP = "warmup"
 
 
 @dataclass(frozen=True)
@@ -123,51 +116,20 @@ class Adapt(Method[AdaptConfig]):
         return (Images if sees_images(source.config) else Texts)(self.config, source)
 
     @cached_property
-    def origin(self) -> str:
-        """What training starts from: the base, with the head that was warmed up if it has none."""
-        return self._folder(WARM_UP) if self._warms_up else self.base
-
-    @property
-    def teacher(self) -> str | None:
-        """What the last round keeps to."""
-        rounds = self.config.own_rounds
-        return self._folder(f"round-{rounds - 1}") if rounds else self.config.teacher
-
-    @property
-    def _warms_up(self) -> bool:
-        return self.config.trains == "all" and self.inputs.needs_warm_up
+    def plan(self) -> Plan:
+        """The phases, and what the last round starts from and keeps to."""
+        warm_up = self.config.trains == "all" and self.inputs.needs_warm_up
+        return Plan(self.config, self.base, self.options, warm_up, self.resources)
 
     def phases(self) -> Sequence[Phase]:
         """Training a new head alone, then all rounds but the last; all data are read and checked before."""
-        config = self.config
-        check_place(config, self.options, "model")
+        check_place(self.config, self.options, "model")
         self._read()
-        phases = []
-        if self._warms_up:
-            settings = config.phase(
-                WARM_UP, model=self.base, trains="head", out=self.origin, epochs=1.0, max_steps=config.head_steps
-            )
-            phases.append(Phase(self.name, settings, f"a head to reconstruct with, trained alone: `{self.origin}`"))
-        teacher = None
-        for number in range(config.own_rounds):
-            name = f"round-{number}"
-            folder = self._folder(name)
-            what = "further pre-training" if number == 0 else f"round {number} of self-distillation"
-            settings = config.phase(name, model=self.origin, teacher=teacher, out=folder)
-            phases.append(Phase(self.name, settings, f"{what}: `{folder}`"))
-            teacher = folder
+        phases = self.plan.phases(self.name)
         for phase in phases:
-            self._check_phase(phase)
+            state = type(self)(cast("AdaptConfig", phase.config), self.options)
+            self.plan.check(state.config, {METHOD: self.name, **state.settings}, self.files)
         return phases
-
-    def _check_phase(self, phase: Phase) -> None:
-        """Refuse a place for a phase that is taken, before the first of them is trained."""
-        state = type(self)(cast("AdaptConfig", phase.config), self.options)
-        output = OutputDirectory.of(state.config.out, self.files)
-        output.check_apart(self.config, "model", "teacher")
-        assert output.path is not None
-        if not (self.options.resume and (output.path / MANIFEST).exists()):
-            output.check({METHOD: self.name, **state.settings}, self.options)
 
     def _read(self) -> None:
         """Read and check all data."""
@@ -202,12 +164,13 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.objectives.terms.term import CLEAN, MASKED
 
         config, inputs = self.config, self.inputs
-        digest = self._check_made_of()
-        self.model = inputs.model(self.origin)
+        digest = self.plan.digest(inputs.corpus.digest())
+        self.model = inputs.model(self.plan.origin)
         self.model.to(accelerator() or self.model.device)  # type: ignore[arg-type]
         anatomy = Anatomy.of(self.model)
         whole = config.match == "predictions"
-        self.teacher_model = None if self.teacher is None else inputs.model(self.teacher, whole=whole)
+        teacher = self.plan.teacher
+        self.teacher_model = None if teacher is None else inputs.model(teacher, whole=whole)
         specs = [
             replace(inputs.reconstruction, weight=config.reconstruction),
             *config.matching_terms(inputs.predictions, inputs.pooling),
@@ -217,26 +180,6 @@ class Adapt(Method[AdaptConfig]):
         self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
         self.before = self._measurements()
         return digest
-
-    def _check_made_of(self) -> str:
-        """A digest of what is learned from; phases that were made of another corpus or base are refused."""
-        from slimformer.artifact import read_manifest
-        from slimformer.artifact.provenance import describe_base
-
-        corpus = self.inputs.corpus.digest()
-        made_of = {self.origin: self.base} if self._warms_up else {}
-        rounds = [self._folder(f"round-{number}") for number in range(self.config.own_rounds)]
-        made_of |= dict.fromkeys(rounds, self.origin)
-        for folder, base in made_of.items():
-            manifest = read_manifest(folder)
-            digest = str(manifest.steps[-1].config[DIGEST])
-            origin = None if manifest.base is None else manifest.base.fingerprint
-            if not digest.startswith(corpus) or origin != describe_base(base).fingerprint:
-                raise TrainingError(
-                    f"`{folder}` was made of another corpus or base than this run has now; remove it, or add "
-                    "`--overwrite`"
-                )
-        return corpus if self.teacher is None else f"{corpus} {describe_base(self.teacher).fingerprint}"
 
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""
@@ -315,20 +258,6 @@ class Adapt(Method[AdaptConfig]):
         if config.similarity_data is not None:
             losses["similarity"] = similarity(inputs, self.model, config.similarity_task, config.similarity_data)
         return losses
-
-    def _folder(self, phase: str) -> str:
-        """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""
-        if self.config.out is None:
-            return str(self._scratch / phase)
-        path = OutputDirectory.of(self.config.out).path
-        assert path is not None
-        return str(path.absolute().with_name(f"{path.name}.{phase}"))
-
-    @cached_property
-    def _scratch(self) -> Path:
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            raise ConfigError("several processes cannot share rounds that are kept in memory; give `out`")
-        return as_path(self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-")))
 
 
 def _training(config: AdaptConfig, epoch_size: Any) -> TrainingOptions:

@@ -1,0 +1,129 @@
+"""Which runs adapting consists of, where each lies, and what it was made of."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from slimformer.artifact import read_manifest
+from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.provenance import describe_base
+from slimformer.errors import ConfigError, TrainingError
+from slimformer.files import as_path
+from slimformer.methods.method import Phase
+from slimformer.methods.output import OutputDirectory
+from slimformer.train.folder import DIGEST
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from slimformer.methods.adapt.config import AdaptConfig
+    from slimformer.methods.method import RunOptions
+
+#: The phase in which a new head is trained alone.
+WARM_UP = "warmup"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The phases of a run: a new head trained alone, then all rounds but the last, which is the run itself.
+
+    Args:
+        config: The settings of the whole.
+        base: The checkpoint that is pre-trained further.
+        options: How the run is carried out.
+        warm_up: Whether there is a new head.
+        resources: Closed when the run is over; with it goes what is kept in memory only.
+    """
+
+    config: AdaptConfig
+    base: str
+    options: RunOptions
+    warm_up: bool
+    resources: ExitStack
+
+    @property
+    def origin(self) -> str:
+        """What every round starts from: the base, with the head that was warmed up if it has none."""
+        return self.folder(WARM_UP) if self.warm_up else self.base
+
+    @property
+    def teacher(self) -> str | None:
+        """What the last round keeps to."""
+        rounds = self.rounds
+        return rounds[-1] if rounds else self.config.teacher
+
+    @property
+    def rounds(self) -> list[str]:
+        """Folders of all rounds but the last."""
+        return [self.folder(f"round-{number}") for number in range(self.config.own_rounds)]
+
+    def phases(self, method: str) -> list[Phase]:
+        """The runs that come first.
+
+        Args:
+            method: Name of the method.
+        """
+        config, phases = self.config, []
+        if self.warm_up:
+            settings = config.phase(
+                WARM_UP, model=self.base, trains="head", out=self.origin, epochs=1.0, max_steps=config.head_steps
+            )
+            phases.append(Phase(method, settings, f"a head to reconstruct with, trained alone: `{self.origin}`"))
+        teacher = None
+        for number, folder in enumerate(self.rounds):
+            what = "further pre-training" if number == 0 else f"round {number} of self-distillation"
+            settings = config.phase(f"round-{number}", model=self.origin, teacher=teacher, out=folder)
+            phases.append(Phase(method, settings, f"{what}: `{folder}`"))
+            teacher = folder
+        return phases
+
+    def check(self, config: AdaptConfig, settings: dict[str, Any], files: tuple[str, ...]) -> None:
+        """Refuse a place for a phase that is taken, before the first of them is trained.
+
+        Args:
+            config: The settings of the phase.
+            settings: What tells its run from others.
+            files: Names of files that a run writes beside its checkpoints.
+        """
+        output = OutputDirectory.of(config.out, files)
+        output.check_apart(self.config, "model", "teacher")
+        assert output.path is not None
+        if not (self.options.resume and (output.path / MANIFEST).exists()):
+            output.check(settings, self.options)
+
+    def digest(self, corpus: str) -> str:
+        """What tells what is learned from; phases that were made of another corpus or base are refused.
+
+        Args:
+            corpus: The digest of the corpus.
+        """
+        made_of = {self.origin: self.base} if self.warm_up else {}
+        for folder, base in {**made_of, **dict.fromkeys(self.rounds, self.origin)}.items():
+            manifest = read_manifest(folder)
+            fingerprint = None if manifest.base is None else manifest.base.fingerprint
+            learned_from = str(manifest.steps[-1].config[DIGEST])
+            if not learned_from.startswith(corpus) or fingerprint != describe_base(base).fingerprint:
+                raise TrainingError(
+                    f"`{folder}` was made of another corpus or base than this run has now; remove it, or add "
+                    "`--overwrite`"
+                )
+        return corpus if self.teacher is None else f"{corpus} {describe_base(self.teacher).fingerprint}"
+
+    def folder(self, phase: str) -> str:
+        """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""
+        if self.config.out is None:
+            return str(self._scratch / phase)
+        path = OutputDirectory.of(self.config.out).path
+        assert path is not None
+        return str(path.absolute().with_name(f"{path.name}.{phase}"))
+
+    @cached_property
+    def _scratch(self) -> Path:
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise ConfigError("several processes cannot share rounds that are kept in memory; give `out`")
+        return as_path(self.resources.enter_context(tempfile.TemporaryDirectory(prefix="slimformer-")))
