@@ -89,7 +89,7 @@ class Table:
     def everything(self) -> None:
         """All methods, the main ones first."""
         names = [*MAIN, *(name for name in (*PRETRAINED, *CLOSE) if name not in MAIN)]
-        for name in names[:3] if self.budget.tiny else names:
+        for name in ["self-distillation"] if self.budget.tiny else names:
             for seed in range(self.budget.seeds if name in MAIN or self.budget.full else 1):
                 self.do(f"{name}, seed {seed}", lambda name=name, seed=seed: self.measure(name, seed))
 
@@ -118,8 +118,9 @@ class Table:
             overwrite=True,
             **self.quietly(),
         )
+        data = TaskOptions(data=self.data, limit=24 if self.budget.tiny else None)
         scores = {
-            split: round(100 * evaluate_on_task(out, TaskOptions(data=self.data), split)["metrics"]["f1_macro"], 2)
+            split: round(100 * evaluate_on_task(out, data, split)["metrics"]["f1_macro"], 2)
             for split in ("dev", "test")
         }
         shutil.rmtree(out)
