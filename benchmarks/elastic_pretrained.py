@@ -157,7 +157,9 @@ class Bench:
 
     def draw_mixtures(self) -> None:
         """What mixtures of sizes cost and lose, as numbers and as a picture; the model is the one that was kept."""
-        (folder,) = (self.arguments.work / _folder(key) for key in self.runs if key.startswith(f"MiniLM, {KEPT}"))
+        sought = ("MiniLM", KEPT, self.arguments.seed)
+        (key,) = (key for key, run in self.runs.items() if (run["model"], run["variant"], run["seed"]) == sought)
+        folder = self.arguments.work / _folder(key)
         data = TaskOptions(data=str(self.arguments.data / MODELS["MiniLM"].folder))
         tiny = self.arguments.tiny
         finding = pareto(folder, data, count=4 if tiny else 300, examples=8 if tiny else 256)
