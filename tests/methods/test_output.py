@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from slimformer.errors import ArtifactError, TrainingError
+from slimformer.methods.adapt import AdaptConfig
 from slimformer.methods.finetune import FinetuneConfig
 from slimformer.methods.method import RunOptions
 from slimformer.methods.output import OutputDirectory
@@ -84,6 +85,14 @@ def test_what_a_run_reads_is_not_replaced_by_its_result(place, tmp_path, setting
     config = FinetuneConfig.make({name: tmp_path / value for name, value in settings.items()})
     with pytest.raises(TrainingError, match=words):
         place.check_apart(config, "model")
+
+
+def test_a_result_does_not_go_into_the_corpus_it_is_learned_from(tmp_path):
+    (tmp_path / "texts" / "deep").mkdir(parents=True)
+    config = AdaptConfig.make({"corpus": [str(tmp_path / "texts")]})
+    with pytest.raises(TrainingError, match="inside the corpus"):
+        OutputDirectory.of(str(tmp_path / "texts" / "deep" / "out")).check_apart(config)
+    OutputDirectory.of(str(tmp_path / "out")).check_apart(config)
 
 
 def test_a_result_does_not_go_into_an_artifact(tmp_path):

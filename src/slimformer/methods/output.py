@@ -90,6 +90,11 @@ class OutputDirectory:
                 raise TrainingError(
                     f"`--out` is `{self.path}`, which `--{name}` names and the result does not replace; choose another"
                 )
+        for _, path in _paths(config, ("corpus",)):
+            if path.is_dir() and path.resolve() in out.parents:
+                raise TrainingError(
+                    f"`--out` is `{self.path}`, inside the corpus `{path}`, whose files are all read; choose another"
+                )
         for name, path in _paths(config, WRITTEN):
             places = (path.resolve(), *path.resolve().parents)
             for place, what in (

@@ -129,6 +129,8 @@ class Adapt(Method[AdaptConfig]):
         for phase in phases:
             state = type(self)(cast("AdaptConfig", phase.config), self.options)
             self.plan.check(state.config, {METHOD: self.name, **state.settings}, self.files)
+        if self.options.resume:
+            self.plan.check_made_of(self.inputs.corpus.digest())
         return phases
 
     def _read(self) -> None:

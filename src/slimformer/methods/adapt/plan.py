@@ -96,22 +96,32 @@ class Plan:
         if not (self.options.resume and (output.path / MANIFEST).exists()):
             output.check(settings, self.options)
 
-    def digest(self, corpus: str) -> str:
-        """What tells what is learned from; phases that were made of another corpus or base are refused.
+    def check_made_of(self, corpus: str) -> None:
+        """Refuse phases that were made of another corpus or base.
 
         Args:
             corpus: The digest of the corpus.
         """
         made_of = {self.origin: self.base} if self.warm_up else {}
         for folder, base in {**made_of, **dict.fromkeys(self.rounds, self.origin)}.items():
+            if not (as_path(folder) / MANIFEST).exists():
+                continue
             manifest = read_manifest(folder)
             fingerprint = None if manifest.base is None else manifest.base.fingerprint
-            learned_from = str(manifest.steps[-1].config[DIGEST])
+            learned_from = str(manifest.steps[-1].config.get(DIGEST))
             if not learned_from.startswith(corpus) or fingerprint != describe_base(base).fingerprint:
                 raise TrainingError(
-                    f"`{folder}` was made of another corpus or base than this run has now; remove it, or add "
-                    "`--overwrite`"
+                    f"`{folder}` was made of another corpus or base than this run has now; put that back, or remove "
+                    "the folder and the others of this run beside it, to start anew"
                 )
+
+    def digest(self, corpus: str) -> str:
+        """What tells what is learned from, and from whom.
+
+        Args:
+            corpus: The digest of the corpus.
+        """
+        self.check_made_of(corpus)
         return corpus if self.teacher is None else f"{corpus} {describe_base(self.teacher).fingerprint}"
 
     def folder(self, phase: str) -> str:
