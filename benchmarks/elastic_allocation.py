@@ -4,7 +4,7 @@ MatFormer (arXiv 2310.07707) leaves open how a budget is best spent over the blo
 the first part of tinyshakespeare; as many budgets of parameters as told are drawn between its smallest and its largest
 size, each is allocated in every way, and the models are compared on text that none of them was trained or calibrated
 on. The same is done before any training, with the neurons ordered only. Needs the data and the weights beside the
-checkout; about half an hour of one core.
+checkout; about an hour of one core.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SHARED = RESULTS.parents[2] / "shared"
 TOKENS = 256
 #: Texts of that length on which neurons are ordered and sensitivity is measured, and on which models are compared.
-CALIBRATION, HELD_OUT = 16, 32
+CALIBRATION, HELD_OUT = 16, 16
 #: The one that others are compared with.
 LEAST_SLOPE = "increasing"
 
@@ -80,8 +80,8 @@ def trained(weights: Path, data: Path, work: Path, arguments: Any) -> Any:
         data=str(data),
         out=str(work / "elastic"),
         max_steps=2 if arguments.tiny else arguments.steps,
-        batch_size=8,
-        max_length=TOKENS,
+        batch_size=4,
+        max_length=TOKENS // 2,
         lr=3e-4,
         seed=arguments.seed,
         threads=arguments.threads,
@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=SHARED / "weights" / "stories15M")
     parser.add_argument("--data", type=Path, default=SHARED / "data" / "tinyshakespeare")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-elastic-allocation")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--budgets", type=int, default=100)
     arguments = parser.parse_args()
     if not (arguments.weights.is_dir() and arguments.data.is_dir()):

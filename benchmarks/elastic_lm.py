@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "elastic_lm"
-RATES = (1e-3, 2.5e-3, 6e-3)
+RATES = (4e-4, 1e-3, 2.5e-3)
 #: Allocations in a piece of work, tokens they are measured on, and pieces.
 PAIRS, PAIR_TOKENS, PAIR_PIECES = 25, 20_480, 40
 TEST_TOKENS, MIX_TOKENS, CONSISTENCY_TOKENS = 102_400, 61_440, 20_480
