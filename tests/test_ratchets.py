@@ -103,7 +103,7 @@ def kind_switches() -> Iterator[str]:
 
 
 def kind_lists() -> Iterator[str]:
-    for path, tree in outside("registry.py", "tasks/kinds", "tasks/presets"):
+    for path, tree in outside("registry", "tasks/kinds", "tasks/presets"):
         for node in ast.walk(tree):
             names = KINDS & listed(node)
             if len(names) > 1:
@@ -118,7 +118,7 @@ def listed(node: ast.AST) -> set[object]:
 
 def method_lists() -> Iterator[str]:
     folders = [f"methods/{name}" for name in METHODS]
-    for path, tree in outside("registry.py", *folders):
+    for path, tree in outside("registry", *folders):
         imported = set()
         for node in ast.walk(tree):
             names = METHODS & listed(node)

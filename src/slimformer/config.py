@@ -124,6 +124,18 @@ class Config(BaseModel):
         except ValidationError as error:
             raise ConfigError(source + explain(error, cls)) from error
 
+    def refuse_idle(self, idle: Mapping[str, tuple[bool, str]]) -> None:
+        """Refuse settings that would change nothing.
+
+        Args:
+            idle: Name of a setting → whether it has no effect, and what it would need.
+        """
+        for name, (unused, needed) in idle.items():
+            value = getattr(self, name)
+            # Settings that were written out as a whole name the defaults too, which nobody chose.
+            if unused and value != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` is {value} and changes nothing without {needed}; leave it out")
+
     @classmethod
     def read(cls, file: str | Path | None, given: Mapping[str, Any]) -> Self:
         """Build from a YAML file and values given besides, which win."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,7 @@ from slimformer.files import as_path
 from slimformer.objectives.recording import LABELS, Recorder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 #: for each example begin.
 PER_TOKEN = frozenset({"q", "k", "v", "output", "attention_output", "mha", "embeddings", "last_hidden", "features"})
 PER_EXAMPLE = "pooled."
+#: Bytes of a file beside what it holds, at most.
+FILE = 1024
 
 
 class Source(Protocol):
@@ -67,7 +70,7 @@ class Teacher:
             self._recorders[request.names] = Recorder(self.model, request, read_scores=self.read_scores)
         recorder = self._recorders[request.names]
         cache = self.cache if self.cache is not None and self.cache.names == request.names else None
-        activations = recorder(inputs) if cache is None else cache.get(inputs, lambda: recorder(inputs))
+        activations = recorder(inputs) if cache is None else cache.get(inputs, recorder)
         # Losses are computed in the student's precision, whatever the teacher's is.
         return {name: value.to(torch.promote_types(value.dtype, torch.float32)) for name, value in activations.items()}
 
@@ -75,15 +78,26 @@ class Teacher:
 class TeacherCache:
     """One small file for each example, named by what was fed and who computed it.
 
-    A file that cannot be read counts as absent and is written anew.
+    A file that cannot be read counts as absent and is written anew. Of a batch all examples are kept or, where they
+    would not fit, none: so a run that was killed while it wrote computes what it would have computed, bit by bit.
 
     Args:
         folder: Where the files lie.
         names: What is kept, as activations are named.
         teacher: What tells this teacher and block from others, such as a fingerprint.
+        limit: Bytes that all files of the folder may take; None for as many as there are.
+        processes: How many share the folder; each fills its part of what is left.
     """
 
-    def __init__(self, folder: str | Path, names: tuple[str, ...], teacher: str) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        names: tuple[str, ...],
+        teacher: str,
+        *,
+        limit: int | None = None,
+        processes: int = 1,
+    ) -> None:
         unknown = sorted(name for name in names if not name.startswith(PER_EXAMPLE) and _kind(name) not in PER_TOKEN)
         if unknown:
             raise ConfigError(f"`teacher_cache` cannot keep `{unknown[0]}`; leave it out, or learn `relations`")
@@ -97,27 +111,52 @@ class TeacherCache:
             raise ConfigError(
                 f"`teacher_cache` is `{folder}`, which is no folder that can be made: {reason}; give another"
             ) from error
+        self.room = math.inf if limit is None else (limit - self._size()) / processes
 
-    def get(self, inputs: dict[str, Tensor], compute: Callable[[], Activations]) -> Activations:
-        """The records of a batch: read if every example is known, else computed and kept."""
-        inputs = {name: value for name, value in inputs.items() if name not in LABELS}
-        mask = inputs.get("attention_mask")
-        paths = [
-            self._path({name: value[row] for name, value in inputs.items()}, mask, row) for row in self._rows(inputs)
-        ]
-        kept = [self._read(path) for path in paths]
-        known = [each for each in kept if each is not None]
-        if len(known) == len(kept):
-            device = next(iter(inputs.values())).device
-            return {name: self._join([each[name] for each in known], mask, name).to(device) for name in self.names}
-        computed = compute()
-        for row, (path, there) in enumerate(zip(paths, kept, strict=True)):
-            if there is None:
-                self._write(path, {name: self._own(computed[name][row], mask, row, name) for name in self.names})
-        return computed
+    def get(self, inputs: dict[str, Tensor], compute: Callable[[dict[str, Tensor]], Activations]) -> Activations:
+        """The records of a batch: what is known is read, the rest is computed, and kept where there is room.
 
-    def _rows(self, inputs: dict[str, Tensor]) -> range:
-        return range(len(next(iter(inputs.values()))))
+        Args:
+            inputs: The batch.
+            compute: Computes the records of one.
+        """
+        fed = {name: value for name, value in inputs.items() if name not in LABELS}
+        mask = fed.get("attention_mask")
+        count = len(next(iter(fed.values())))
+        paths = [self._path({name: value[row] for name, value in fed.items()}, mask, row) for row in range(count)]
+        records = {row: record for row, path in enumerate(paths) if (record := self._read(path)) is not None}
+        missing = [row for row in range(count) if row not in records]
+        if len(missing) == count or (missing and self._fits(records, mask, missing)):
+            computed = compute(inputs)
+            cut = {row: self._cut(computed, mask, row) for row in missing}
+            if self._fits(cut, mask, missing):
+                for row, record in cut.items():
+                    self._write(paths[row], record)
+            return computed
+        if missing:
+            computed = compute({name: value[missing] for name, value in inputs.items()})
+            own = None if mask is None else mask[missing]
+            records |= {row: self._cut(computed, own, number) for number, row in enumerate(missing)}
+        device = next(iter(fed.values())).device
+        return {
+            name: self._join([records[row][name] for row in range(count)], mask, name).to(device) for name in self.names
+        }
+
+    def _fits(self, records: dict[int, Activations], mask: Tensor | None, rows: Sequence[int]) -> bool:
+        """Whether there is room for some examples, by how large the record of another one is."""
+        row, record = next(iter(records.items()))
+        needed = FILE * len(rows)
+        for name, value in record.items():
+            each = value.numel() * value.element_size()
+            if mask is None or name.startswith(PER_EXAMPLE):
+                needed += each * len(rows)
+            else:
+                needed += each // max(1, int(mask[row].sum())) * int(mask[list(rows)].sum())
+        return needed <= self.room
+
+    def _size(self) -> int:
+        """Bytes of all files there are."""
+        return sum(path.stat().st_size for path in self.folder.glob("*/*.safetensors"))
 
     def _path(self, example: dict[str, Tensor], mask: Tensor | None, row: int) -> Path:
         summed = hashlib.sha256(self.teacher.encode())
@@ -128,9 +167,14 @@ class TeacherCache:
         digest = summed.hexdigest()
         return self.folder / digest[:2] / f"{digest}.safetensors"
 
-    def _own(self, value: Tensor, mask: Tensor | None, row: int, name: str) -> Tensor:
-        kept = value if mask is None or name.startswith(PER_EXAMPLE) else value[mask[row].bool()]
-        return kept.detach().cpu().contiguous().clone()
+    def _cut(self, computed: Activations, mask: Tensor | None, row: int) -> Activations:
+        """What belongs to one example, without padding."""
+        record = {}
+        for name in self.names:
+            value = computed[name][row]
+            own = value if mask is None or name.startswith(PER_EXAMPLE) else value[mask[row].bool()]
+            record[name] = own.detach().cpu().contiguous().clone()
+        return record
 
     def _join(self, values: list[Tensor], mask: Tensor | None, name: str) -> Tensor:
         if mask is None or name.startswith(PER_EXAMPLE):
@@ -154,6 +198,7 @@ class TeacherCache:
             path.parent.mkdir(exist_ok=True)
             save_file(tensors, draft)
             draft.replace(path)
+            self.room -= path.stat().st_size
         except (OSError, SafetensorError) as error:
             draft.unlink(missing_ok=True)
             raise TrainingError(

@@ -18,6 +18,8 @@ from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.method import Adapt
 from slimformer.methods.method import RunOptions
 from slimformer.methods.run import run_phase
+from slimformer.objectives import Models
+from slimformer.objectives.terms.pretraining.weights import WeightDistance
 from tests import corpus, runs, zoo
 
 QUICK = {"max_steps": 4, "head_steps": 3, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
@@ -188,6 +190,24 @@ def test_a_cache_changes_nothing_and_spares_the_teacher_the_second_pass(place, t
         torch.testing.assert_close(value, weights["not cached"][name], rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("match", "norm"), [("weights-l2", "l2"), ("weights-mars", "mars")])
+def test_weights_are_kept_near_the_teachers(place, tmp_path, match, norm):
+    adapt(place, rounds=0, keep_head=True, model=place / "headed", out=tmp_path / "round")
+    distances = {}
+    for strength in ("free", "near"):
+        # A reconstruction that hardly counts leaves the weights to the other term.
+        changes = {"match": match, "reconstruction": 1e-6} if strength == "near" else {}
+        state = state_of(
+            config_of(place, model=place / "headed", teacher=str(tmp_path / "round"), max_steps=20, lr=1e-3, **changes)
+        )
+        term = WeightDistance.of(Models(Anatomy.of(state.model), Anatomy.of(state.teacher_model)), norm=norm)
+        before = term.compare({}, {}, {"input_ids": [0]}).value.item()
+        state.train(tmp_path / strength)
+        distances[strength] = term.compare({}, {}, {"input_ids": [0]}).value.item() / before
+    assert distances["near"] < 0.8  # nearer than at the start
+    assert distances["near"] < 0.5 * distances["free"]
+
+
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
     def command(out):
@@ -251,6 +271,8 @@ def test_a_task_can_come_after(place, tmp_path):
             ConfigError,
             "nothing without `match` `features`",
         ),
+        ({"rounds": 1, "match": "weights-l2", "positions": "mean"}, ConfigError, "nothing without `match` `features`"),
+        ({"rounds": 1, "teacher_cache_limit": 2.0}, ConfigError, "changes nothing without `teacher_cache`"),
         ({"rounds": 1, "positions": "pooled", "reduction": "sum"}, ConfigError, "compared by their cosine"),
         ({"trains": "head"}, ConfigError, "the head would be left behind"),
         ({"trains": "head", "rounds": 1}, ConfigError, "into which nothing is distilled"),

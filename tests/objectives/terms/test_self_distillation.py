@@ -281,3 +281,49 @@ def test_a_few_steps_rebuild_patches_and_stay_near_the_teacher():
             states = [each(batch["pixel_values"]).last_hidden_state for each in (model, as_vit(student, like=model))]
         apart[terms] = float(feature_loss(*states))
     assert apart["patches, features:10"] < 0.5 * apart["patches"]
+
+
+@pytest.mark.parametrize("norm", ["l2", "mars"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_distance_of_weights_against_loops(norm, parts):
+    """The same distance from all batches, and of its parts together; heads do not count."""
+    student, teacher = zoo.build("bert"), zoo.build("bert")
+    with torch.no_grad():
+        for number, weight in enumerate(teacher.parameters()):
+            weight += 0.01 * (number % 3)
+    expected = 0.0
+    for one, other in zip(student.parameters(), teacher.parameters(), strict=True):
+        apart = (one - other).detach()
+        if norm == "l2":
+            expected += sum(float(value) ** 2 for value in apart.flatten())
+        elif apart.dim() == 2:
+            expected += max(float(row.abs().sum()) for row in apart)
+    objective, recorded = join(teacher, student, f"weights[{norm}]")
+    inputs = zoo.inputs_for("bert", batch=4)
+    totals = objective.counts(inputs)
+    losses = [
+        objective(recorded, {name: value[part] for name, value in inputs.items()}, totals)
+        for part in torch.arange(4).chunk(parts)
+    ]
+    assert sum(loss.total for loss in losses).item() == pytest.approx(expected, rel=1e-4)
+    sum(loss.total for loss in losses).backward()
+    assert all(weight.grad is not None for weight in student.parameters()) == (norm == "l2")
+
+
+def test_no_distance_is_no_reason_to_move():
+    student = zoo.build("bert")
+    objective, recorded = join(copy.deepcopy(student), student, "weights")
+    loss = objective(recorded, zoo.inputs_for("bert")).total
+    loss.backward()
+    assert loss.item() == 0
+    assert all(not weight.grad.any() for weight in student.parameters())
+
+
+def test_weights_of_another_shape_are_refused():
+    student = zoo.build("bert")
+    changed = copy.deepcopy(student.config)
+    changed.intermediate_size *= 2
+    with pytest.raises(ConfigError, match="the student's shape"):
+        join(hf.BertModel(changed), student, "weights")
+    with pytest.raises(ConfigError, match="there is none"):
+        join(None, zoo.build("bert"), "weights")

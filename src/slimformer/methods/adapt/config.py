@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from slimformer.config import Epochs, Positive, PositiveNumber, Weight
 from slimformer.corpus.options import StreamOptions
 from slimformer.errors import ConfigError
+from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.then import ThenOptions
 from slimformer.objectives import TermSpec
 from slimformer.tasks.masking import Masking
@@ -16,7 +17,7 @@ from slimformer.tasks.options import BaseOptions
 from slimformer.train.options import StepOptions
 
 Positions = Literal["all", "mean", "first", "pooled"]
-Match = Literal["features", "predictions"]
+Match = Literal["features", "predictions", "weights-l2", "weights-mars"]
 #: Most rounds; the first brings most of the gain.
 MOST_ROUNDS = 100
 #: Settings of the whole run that its phases do not share: each has its own, or none.
@@ -25,10 +26,10 @@ NOT_SHARED = (
     "similarity_task", "tensorboard", *ThenOptions.model_fields,
 )  # fmt: skip
 #: Settings of what is learned beside a teacher, or from it.
-OF_TEACHING = ("reconstruction", "match", "positions", "reduction", "teacher_cache")
+OF_TEACHING = ("reconstruction", "match", "positions", "reduction", *CacheOptions.model_fields)
 
 
-class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
+class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOptions):
     """Pre-train a model further on text or images of a domain, and distil it from itself so that it forgets less."""
 
     rounds: int | None = Field(
@@ -54,7 +55,8 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
     reconstruction: Weight = Field(1.0, description="Weight of the reconstruction beside the distillation.")
     match: Match = Field(
         "features",
-        description="What is kept of the round before: `features` of the text as it is, or `predictions` under masks.",
+        description="What is kept of the round before: `features` of the text as it is, `predictions` under masks, or "
+        "the weights, by their Euclidean distance (`weights-l2`) or by the longest row (`weights-mars`).",
     )
     positions: Positions | None = Field(
         None,
@@ -74,9 +76,6 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
         description="Pairs of texts with scores: how well embeddings agree with them is measured before and after.",
     )
     similarity_task: str = Field("stsb-similarity", description="How `--similarity-data` is read.")
-    teacher_cache: str | None = Field(
-        None, description="Folder to keep what a teacher computed, for the passes after the first; may grow large."
-    )
     teacher: str | None = Field(
         None, description="Distil from this model of the same shape instead of from rounds of this run."
     )
@@ -93,10 +92,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
             )
         if self.trains == "head" and (self.teacher is not None or self.rounds):
             raise ValueError("`trains` is `head`, into which nothing is distilled; leave out `teacher` and `rounds`")
-        for name, (unused, needed) in (self._idle() | self.idle_without_task()).items():
-            value = getattr(self, name)
-            if unused and value != type(self).model_fields[name].default:
-                raise ValueError(f"`{name}` is {value} and changes nothing without {needed}; leave it out")
+        self.refuse_idle(self._idle() | self.idle_without_task() | self.idle_without_cache())
         if self.reconstruction == 0 and not self.distils:
             raise ValueError("`reconstruction` is 0 and nothing is distilled, so nothing would be learned; give more")
         return self
@@ -149,6 +145,8 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, ThenOptions):
             return []
         if self.match == "predictions":
             return [TermSpec(predictions)]
+        if self.match != "features":
+            return [TermSpec("weights", options={"norm": self.match.removeprefix("weights-")})]
         positions = self.positions or ("all" if pooling is None else "pooled")
         if positions != "pooled":
             return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.plan import Plan
+from slimformer.methods.corpus import CacheOptions, open_cache, training_options
 from slimformer.methods.method import Method, Phase, RunResult
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, tuning
 from slimformer.train.folder import METHOD
-from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +76,11 @@ class Adapt(Method[AdaptConfig]):
     learns_from = "corpus"
     required = ("model", "corpus", "out")
     beside = frozenset(
-        {"out", "teacher_cache", *(each for each in AdaptConfig.model_fields if each.startswith("finetune_"))}
+        {
+            "out",
+            *CacheOptions.model_fields,
+            *(each for each in AdaptConfig.model_fields if each.startswith("finetune_")),
+        }
     )
     files = ("corpus.jsonl",)
 
@@ -188,24 +191,19 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.anatomy import Anatomy
         from slimformer.artifact import fingerprint
         from slimformer.methods.terms import freeze_unused
-        from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
-        from slimformer.objectives.objective import union
+        from slimformer.objectives import RecordedStudent, Teacher, TermObjective
         from slimformer.train import train
 
         config, collate = self.config, self.inputs.collator()
         stream = self.inputs.stream(folder / "corpus.jsonl")
-        options = _training(config, stream.epoch_size)
+        passes = config.epochs if config.max_steps is None else None
+        options = training_options(config, passes, stream.epoch_size)
         assert options.max_steps is not None
         features = self.inputs.features(stream.first(options.max_steps * options.batch_size))
         sources = {}
         if self.teacher_model is not None:
-            names = union(each.term.teacher_request() for each in self.terms).names
-            cache = (
-                None
-                if config.teacher_cache is None
-                else TeacherCache(config.teacher_cache, names, fingerprint(self.teacher_model))
-            )
-            sources["teacher"] = Teacher(self.teacher_model, cache)
+            teacher = self.teacher_model
+            sources["teacher"] = Teacher(teacher, open_cache(config, self.terms, lambda: fingerprint(teacher)))
         objective = TermObjective(self.terms, self.model, sources)
         recorded = RecordedStudent(self.model, self.terms).train()
         if config.trains == "head":
@@ -260,14 +258,6 @@ class Adapt(Method[AdaptConfig]):
         if config.similarity_data is not None:
             losses["similarity"] = similarity(inputs, self.model, config.similarity_task, config.similarity_data)
         return losses
-
-
-def _training(config: AdaptConfig, epoch_size: Any) -> TrainingOptions:
-    """How to train: as given, with passes over the corpus turned into steps."""
-    values = {name: getattr(config, name) for name in StepOptions.model_fields}
-    if config.max_steps is None:
-        values["max_steps"] = math.ceil(config.epochs * epoch_size() / config.batch_size)
-    return TrainingOptions.make(values)
 
 
 def accelerator() -> torch.device | None:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config, Epochs, Positive, PositiveNumber, Temperature
 from slimformer.corpus.options import StreamOptions
+from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.methods.then import ThenOptions
 from slimformer.models.building import MOST_BLOCKS, MOST_WIDTH, Shape
@@ -78,7 +79,7 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, ThenOptions):
+class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, CacheOptions, ThenOptions):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(
@@ -118,9 +119,6 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Th
     )
     pooled_weight: PositiveNumber = Field(1.0, description="Weight of the sentence embeddings in the loss.")
     temperature: Temperature = Field(1.0, description="Temperature of soft labels.")
-    teacher_cache: str | None = Field(
-        None, description="Folder to keep what the teacher computed, for runs over the same examples; may grow large."
-    )
     epochs: Epochs | None = Field(None, description="Passes over the corpus; `--max-steps` wins over it.")
     max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
     batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
@@ -163,12 +161,7 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Th
             "pooled_weight": (self.pooled is None and self.terms is None, "`pooled`"),
             "temperature": ("logits" not in learned, "`objective` `soft-labels`"),
         }
-        for name, (unused, needed) in (idle | self.idle_without_task()).items():
-            # Settings that were written out as a whole name the defaults too, which nobody chose.
-            if unused and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"`{name}` is {getattr(self, name)} and changes nothing without {needed}; leave it out"
-                )
+        self.refuse_idle(idle | self.idle_without_task() | self.idle_without_cache())
         return self
 
     @property

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
 from slimformer.corpus.masked import MaskedExamples, masked_collator
+from slimformer.methods.corpus import open_cache
 from slimformer.methods.distill.setup import make_terms, wants_masks
 from slimformer.methods.distill.student import pass_through
 from slimformer.methods.terms import freeze_unused
-from slimformer.objectives import RecordedStudent, Teacher, TeacherCache, TermObjective
-from slimformer.objectives.objective import union
+from slimformer.objectives import RecordedStudent, Teacher, TermObjective
 from slimformer.tasks.features import TensorCollator
 from slimformer.tasks.masking import TokenMasking
 from slimformer.train import train
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from slimformer.corpus import Examples
     from slimformer.methods.distill.setup import Setup
-    from slimformer.objectives import Weighted
+    from slimformer.objectives import TeacherCache, Weighted
     from slimformer.tasks.features import Inputs
     from slimformer.train import Trained, TrainingOptions
 
@@ -85,10 +85,6 @@ def _settle(student: PreTrainedModel, idle: list[str]) -> None:
 
 
 def _cache(setup: Setup, layer: int, terms: list[Weighted]) -> TeacherCache | None:
-    folder = setup.config.teacher_cache
-    if folder is None:
-        return None
-    names = union(each.term.teacher_request() for each in terms).names
     # Queries and keys were once kept before the norms some families have for them; such files are not read again.
     normed = " normed" if Anatomy.of(setup.teacher).family.query_norm is not None else ""
-    return TeacherCache(folder, names, f"{fingerprint(setup.teacher)} block {layer}{normed}")
+    return open_cache(setup.config, terms, lambda: f"{fingerprint(setup.teacher)} block {layer}{normed}")

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact.ownership import check_outside
 from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
+from slimformer.methods.corpus import CacheOptions, training_options
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
 from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
 from slimformer.report.page import check_page
-from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
     from slimformer import artifact
-    from slimformer.corpus import Stream
     from slimformer.methods.distill.setup import Setup
     from slimformer.methods.distill.trials import Trial
     from slimformer.train import Trained
@@ -94,7 +92,12 @@ class Distill(Method[DistillConfig]):
     learns_from = "corpus"
     required = ("teacher", "corpus", "out")
     beside = frozenset(
-        {"out", "report", "teacher_cache", *(each for each in DistillConfig.model_fields if "finetune_" in each)}
+        {
+            "out",
+            "report",
+            *CacheOptions.model_fields,
+            *(each for each in DistillConfig.model_fields if "finetune_" in each),
+        }
     )
     files = ("corpus.jsonl", "teacher_layer.json")
     # Short texts, few steps, and the teacher's own blocks to start from.
@@ -153,7 +156,7 @@ class Distill(Method[DistillConfig]):
 
         quiet = self.options.quiet
         stream = self.setup.stream(memo=folder / "corpus.jsonl")
-        options = _training(self.config, stream)
+        options = training_options(self.config, self.config.passes, stream.epoch_size)
         self.layer, self.trials = choose_layer(self.setup, options, folder, quiet)
         assert options.max_steps is not None
         examples = stream.first(options.max_steps * options.batch_size)
@@ -214,11 +217,3 @@ def check_report(path: Path, out: str | None) -> None:
     check_outside(path)
     check_writable(path, "--report")
     check_page(path)
-
-
-def _training(config: DistillConfig, stream: Stream) -> TrainingOptions:
-    """How to train: as given, with passes over the corpus turned into steps."""
-    values = {name: getattr(config, name) for name in StepOptions.model_fields}
-    if config.passes is not None:
-        values["max_steps"] = math.ceil(config.passes * stream.epoch_size() / config.batch_size)
-    return TrainingOptions.make(values)

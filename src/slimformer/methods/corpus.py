@@ -1,0 +1,69 @@
+"""What methods that learn from a corpus share: passes turned into steps, and a teacher whose answers are kept."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from slimformer.config import Config, PositiveNumber
+from slimformer.train.options import StepOptions, TrainingOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from slimformer.objectives import TeacherCache, Weighted
+
+#: Gibibytes that a cache may take unless given.
+CACHE = 16.0
+
+
+class CacheOptions(Config):
+    """Where what a teacher computed is kept, and how much of it."""
+
+    teacher_cache: str | None = Field(
+        None, description="Folder to keep what a teacher computed, for later passes or runs over the same examples."
+    )
+    teacher_cache_limit: PositiveNumber = Field(
+        CACHE, description="Gibibytes that `--teacher-cache` may take; what does not fit is computed every time."
+    )
+
+    def idle_without_cache(self) -> dict[str, tuple[bool, str]]:
+        """Settings that change nothing without a cache, and what they need."""
+        return {"teacher_cache_limit": (self.teacher_cache is None, "`teacher_cache`")}
+
+
+def open_cache(config: CacheOptions, terms: Iterable[Weighted], teacher: Callable[[], str]) -> TeacherCache | None:
+    """The cache of a run; None where it has none.
+
+    Args:
+        config: The settings.
+        terms: What is learned.
+        teacher: What tells this teacher from others; asked for only where there is a cache.
+    """
+    from slimformer.objectives import TeacherCache
+    from slimformer.objectives.objective import union
+
+    if config.teacher_cache is None:
+        return None
+    names = union(each.term.teacher_request() for each in terms).names
+    limit = int(config.teacher_cache_limit * 2**30)
+    return TeacherCache(
+        config.teacher_cache, names, teacher(), limit=limit, processes=int(os.environ.get("WORLD_SIZE", "1"))
+    )
+
+
+def training_options(config: Any, passes: float | None, epoch_size: Callable[[], int]) -> TrainingOptions:
+    """How to train: as given, with passes over the corpus turned into steps.
+
+    Args:
+        config: The settings, those of `StepOptions` among them.
+        passes: How many; None where steps are given.
+        epoch_size: Examples of a pass.
+    """
+    values = {name: getattr(config, name) for name in StepOptions.model_fields}
+    if passes is not None:
+        values["max_steps"] = math.ceil(passes * epoch_size() / config.batch_size)
+    return TrainingOptions.make(values)
