@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,13 @@ def test_a_classifier_of_every_size(example, capsys):
     shown = capsys.readouterr().out
     assert all(f"{size}: accuracy" in shown for size in ("S", "M", "L", "XL"))
     assert "parameters in small" in shown
+
+
+@pytest.mark.slow
+def test_a_domain_and_a_ternary_classifier_of_it(example, capsys):
+    example("adapt").main(steps=30)
+    shown = capsys.readouterr().out
+    before, after = map(float, re.findall(r"held-out loss ([\d.]+) before, ([\d.]+) after", shown)[0])
+    assert after < 0.9 * before
+    assert "ternary: accuracy" in shown
+    assert "6.0 MiB" in shown

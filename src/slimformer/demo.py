@@ -229,7 +229,8 @@ def _show(demo: Demo, name: str) -> None:
     out = demo.folder / name
     base = MODEL if showcase.start_from is None else str(demo.folder / showcase.start_from)
     settings = {**demo.settings, **demo.material(method), **showcase.settings, method.starts_from: base}
-    settings["max_steps"] = min(settings["max_steps"], demo.settings["max_steps"])
+    steps = (key for key in settings if key.endswith("_steps"))
+    settings |= {key: min(settings[key], demo.settings["max_steps"]) for key in steps}
     learned = _run(demo, name, out, settings)
     result, before = learned, 0.0
     if showcase.finetune is not None:

@@ -10,7 +10,7 @@ from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.plan import Plan
 from slimformer.methods.corpus import CacheOptions, open_cache, training_options
-from slimformer.methods.method import Method, Phase, RunResult
+from slimformer.methods.method import Method, Phase, RunResult, Showcase
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, tuning
 from slimformer.train.folder import METHOD
@@ -83,6 +83,7 @@ class Adapt(Method[AdaptConfig]):
         }
     )
     files = ("corpus.jsonl",)
+    showcase = Showcase("MiniLM, adapted, fine-tuned", {"max_steps": 40, "head_steps": 30}, finetune={})
 
     terms: list[Weighted]
     #: The model that teaches; None where none does.
