@@ -77,7 +77,7 @@ class TokenMasking:
 
 @dataclass(frozen=True)
 class WordDeletion:
-    """Which words are left of a text, whose other words are deleted, as TSDAE does (arXiv 2104.06979, section 3).
+    """Which words are left of a text, whose other words are deleted, as TSDAE does (arXiv 2104.06979).
 
     Args:
         special: Numbers of tokens that are never deleted.

@@ -105,6 +105,14 @@ def test_padding_and_neighbours_change_nothing(family, way):
 
 
 @torch.no_grad()
+def test_parts_of_a_batch_add_up_to_it():
+    objective, recorded = join(zoo.enliven(as_denoiser(zoo.build("bert"))).eval())
+    whole = batch_of()
+    parts = [objective(recorded, batch_of(numbers), objective.counts(whole)).total for numbers in ([0], [1, 2])]
+    torch.testing.assert_close(sum(parts), objective(recorded, whole).total)
+
+
+@torch.no_grad()
 def test_the_decoder_sees_the_vector_alone():
     model = zoo.enliven(as_denoiser(zoo.build("bert"))).eval()
     objective, recorded = join(model)

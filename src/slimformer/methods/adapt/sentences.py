@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from slimformer.inference.door import Source
     from slimformer.methods.adapt.config import AdaptConfig
 
-#: Part of the words that is deleted unless given, and how a base that does not say pools (arXiv 2104.06979, section 6).
+#: Part of the words that is deleted unless given, and how a base that does not say pools (arXiv 2104.06979).
 SHARE, POOLING = 0.6, "cls"
 
 

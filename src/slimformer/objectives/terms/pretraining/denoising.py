@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Denoising(Reconstruction):
     """A text from the embedding of what is left of it: every token from that vector and the tokens before it.
 
-    TSDAE (arXiv 2104.06979, section 3). Like the reconstruction, a mean over the tokens of a text and then over texts.
+    TSDAE (arXiv 2104.06979). Like the reconstruction, a mean over the tokens of a text and then over texts.
     The masked copy of a batch is what is left of each text, and its `labels` are the text as it was.
     """
 
