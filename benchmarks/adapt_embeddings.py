@@ -55,7 +55,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 #: Methods that `--full` alone compares.
 MORE = ("TSDAE, self-distillation",)
-#: Words that the first line and the rest of a docstring have at least, to be a pair.
+#: Words that a text and the first line of a docstring have at least, and the rest of a docstring, to be a pair.
 FIRST, REST = 4, 12
 
 
@@ -125,7 +125,7 @@ def _split(pairs: list[tuple[str, str]], texts: list[str]) -> Domain:
     starts: dict[str, list[str]] = {}
     for _, second in held_out:
         starts.setdefault(_start(second), []).append(second)
-    rest = [text for text in dict.fromkeys(texts) if not _contains(text, starts)]
+    rest = [text for text in dict.fromkeys(texts) if len(text.split()) >= FIRST and not _contains(text, starts)]
     return Domain(held_out, rest)
 
 
@@ -184,12 +184,11 @@ class Table:
         ranks = (cosines > own).sum(1) + ((cosines == own).sum(1) + 1) / 2  # of equals, the middle
         limit = 24 if self.budget.tiny else None
         data = TaskOptions(task="stsb-similarity", data=str(self.arguments.data / "stsb"), limit=limit)
-        (spearman,) = (evaluate_on_task(model, data, "test")["metrics"][name] for name in ("spearman",))
         scores = {
             "recall@1": np.mean(ranks <= 1),
             "recall@10": np.mean(ranks <= 10),
             "mrr": np.mean(1 / ranks),
-            "stsb": spearman,
+            "stsb": evaluate_on_task(model, data, "test")["metrics"]["spearman"],
         }
         return {**{name: round(100 * float(score), 2) for name, score in scores.items()}, "pairs": len(pairs)}
 
