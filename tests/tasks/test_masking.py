@@ -9,7 +9,7 @@ import pytest
 from slimformer import models
 from slimformer.errors import ConfigError
 from slimformer.tasks.features import Features
-from slimformer.tasks.masking import PatchMasking, TokenMasking
+from slimformer.tasks.masking import PatchMasking, TokenMasking, WordDeletion
 from tests import corpus
 
 MASKING = TokenMasking(mask=4, vocabulary=1000, special=(0, 1, 2, 3, 4), seed=7)
@@ -112,3 +112,61 @@ def test_the_same_patches_are_hidden_in_another_process():
     code = "from slimformer.tasks.masking import PatchMasking; print(PatchMasking(9, 3)({}, 4, 5)['noise'].tolist())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(PatchMasking(9, 3)({}, 4, 5)["noise"].tolist())
+
+
+def deletion(share: float = 0.6, seed: int = 7) -> WordDeletion:
+    return WordDeletion((0, 1, 2, 3, 4), seed, np.zeros(1000, bool), share)
+
+
+def test_deleted_words_depend_on_seed_and_index_and_on_nothing_else():
+    first = deletion()(BLOCK, 0, 0)
+    deletion()(BLOCK, 1, 0)
+    again = deletion()({name: value.copy() for name, value in BLOCK.items()}, 0, 0)
+    assert all((again[name] == value).all() for name, value in first.items())
+    for other in (deletion()(BLOCK, 1, 0), deletion(seed=8)(BLOCK, 0, 0), deletion()(BLOCK, 0, 1)):
+        assert other["input_ids"].tolist() != first["input_ids"].tolist()
+
+
+def test_a_share_of_the_words_is_deleted_and_the_rest_keeps_its_order():
+    left = 0
+    for index in range(200):
+        item = deletion()(BLOCK, index, 0)
+        assert item["labels"].tolist() == BLOCK["input_ids"].tolist()
+        assert item["input_ids"][[0, -1]].tolist() == [2, 3]
+        assert (np.diff(item["input_ids"][1:-1]) > 0).all()
+        assert item["attention_mask"].shape == item["input_ids"].shape
+        left += len(item["input_ids"]) - 2
+    assert abs(left / (200 * 198) - 0.4) < 0.01
+
+
+def test_one_word_stays():
+    short = {name: value[[0, 1, 2, -1]] for name, value in BLOCK.items()}
+    lengths = {len(deletion(0.99)(short, index, 0)["input_ids"]) for index in range(100)}
+    assert min(lengths) == 3
+    nothing = {name: value[[0, -1]] for name, value in BLOCK.items()}
+    assert deletion()(nothing, 0, 0)["input_ids"].tolist() == [2, 3]
+
+
+def test_words_are_deleted_whole():
+    tokenizer = models.load_processor("minilm")
+    text = "unbelievably, the tokenization of electroencephalography is quintessentially intricate"
+    encoded = tokenizer(text)
+    item = {name: np.array(encoded[name], np.int32) for name in ("input_ids", "attention_mask")}
+    words = [tokenizer.decode([number]) for number in item["input_ids"]]
+    assert any(word.startswith("##") for word in words)
+    seen = set()
+    for index in range(60):
+        left = WordDeletion.of(tokenizer, 0)(item, index, 0)["input_ids"].tolist()
+        rest = tokenizer.decode(left, skip_special_tokens=True)
+        assert "##" not in rest
+        seen |= set(rest.replace(",", " ").split())
+    assert seen == set(text.replace(",", " ").split())
+
+
+def test_without_marks_each_token_is_a_word():
+    tokenizer = corpus.tokenizer()
+    deleting = WordDeletion.of(tokenizer, 0)
+    assert not deleting.continues.any()
+    item = {name: np.array(value, np.int32) for name, value in tokenizer("the film was not bad").items()}
+    lengths = {len(deleting(item, index, 0)["input_ids"]) for index in range(40)}
+    assert len(lengths) > 2

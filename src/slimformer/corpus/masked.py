@@ -12,7 +12,7 @@ from slimformer.tasks.features import PaddingCollator, TensorCollator
 
 if TYPE_CHECKING:
     from slimformer.tasks.features import Inputs
-    from slimformer.tasks.masking import PatchMasking, TokenMasking
+    from slimformer.tasks.masking import PatchMasking, TokenMasking, WordDeletion
 
 
 class MaskedExamples(Sequence["Inputs"]):
@@ -20,13 +20,13 @@ class MaskedExamples(Sequence["Inputs"]):
 
     Args:
         examples: The examples.
-        masking: How tokens or patches are hidden.
+        masking: How tokens or patches are hidden, or words deleted.
     """
 
     #: Tells trainers that the order is not theirs to change.
     shuffled: ClassVar[bool] = True
 
-    def __init__(self, examples: Sequence[Inputs], masking: TokenMasking | PatchMasking) -> None:
+    def __init__(self, examples: Sequence[Inputs], masking: TokenMasking | PatchMasking | WordDeletion) -> None:
         self.examples = examples
         self.masking = masking
 

@@ -12,6 +12,7 @@ from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import look_up, open_model
 from slimformer.inference.runners import TorchRunner, run
+from slimformer.models.denoising import has_decoder
 from slimformer.models.sentence import SentenceSettings
 from slimformer.models.settings import check_labels
 from slimformer.tasks import get_task
@@ -40,6 +41,11 @@ def head_classes(name: str, config: PretrainedConfig, task: Task) -> tuple[str, 
     import transformers
 
     family = family_of(config.model_type)
+    if has_decoder(config):
+        raise CheckpointError(
+            f"`{name}` is an encoder with a decoder in its blocks, which hides later tokens from it; take the encoder "
+            "out with `slimformer adapt --objective tsdae`"
+        )
     kind = task.kind().for_model(causal=family.causal)
     if (kind.modality == "images") != models.sees_images(config):
         other = "texts" if kind.modality == "images" else "images"

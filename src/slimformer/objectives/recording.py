@@ -135,7 +135,7 @@ class Recorder:
             hidden = any(map(_needs_no_head, self.request.outputs))
             last = stack.enter_context(_last_hidden(self.anatomy.base)) if hidden else []
             if self._narrows:
-                stack.enter_context(_labelled_alone(self.anatomy.base, labels))
+                stack.enter_context(labelled_alone(self.anatomy.base, labels))
             outputs = self._run(taps, inputs, call)
             activations = self._of_blocks(taps, kept)
         if self.request.embeddings:
@@ -212,7 +212,7 @@ def _last_hidden(base: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def _labelled_alone(base: nn.Module, labels: Tensor) -> Iterator[None]:
+def labelled_alone(base: nn.Module, labels: Tensor) -> Iterator[None]:
     """Let the head around a base model see the positions that have a label as one text: [1, labelled, hidden]."""
 
     def select(_module: nn.Module, _args: Any, output: Any) -> Any:

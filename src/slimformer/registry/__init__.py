@@ -99,6 +99,10 @@ TERMS: Registry[Any] = Registry(
             "slimformer.objectives.terms.language:Reconstruction",
             "hidden tokens, each text counting alike",
         ),
+        "denoising": (
+            "slimformer.objectives.terms.pretraining.denoising:Denoising",
+            "a text from the embedding of what is left of it",
+        ),
         "patches": ("slimformer.objectives.terms.pretraining.patches:HiddenPatches", "pixels of hidden patches"),
         "patch-predictions": (
             "slimformer.objectives.terms.pretraining.patches:PatchPredictions",

@@ -60,7 +60,7 @@ class TokenMasking:
         ids: np.ndarray[Any, np.dtype[np.int32]] = inputs["input_ids"]
         chances, actions = draw.random(len(ids)), draw.random(len(ids))
         if self.continues is not None:
-            chances = chances[self._words(ids, self.continues)]
+            chances = chances[word_starts(ids, self.continues, self.special)]
         chances[np.isin(ids, self.special)] = 2.0
         chosen = chances < self.share
         if not chosen.any() and chances.min() < 1:
@@ -74,13 +74,58 @@ class TokenMasking:
             masked[chosen] = self.mask
         return {**inputs, "input_ids": masked, "labels": np.where(chosen, ids, IGNORED).astype(np.int32)}
 
-    def _words(self, ids: NDArray[np.int32], continues: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """The position at which the word of each token starts; after a special token a word starts anew."""
+
+@dataclass(frozen=True)
+class WordDeletion:
+    """Which words are left of a text, whose other words are deleted, as TSDAE does (arXiv 2104.06979).
+
+    Args:
+        special: Numbers of tokens that are never deleted.
+        seed: The run's seed.
+        continues: Of each token, whether it goes on with the word before it.
+        share: How likely each word is deleted; one of them stays whatever is drawn.
+    """
+
+    special: tuple[int, ...]
+    seed: int
+    continues: NDArray[np.bool_] = field(compare=False, repr=False)
+    share: float = 0.6
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, seed: int, share: float = 0.6) -> WordDeletion:
+        """The deletion for a tokenizer; where its tokens do not tell where a word starts, each is a word."""
+        try:
+            continues = continuing_tokens(tokenizer)
+        except ConfigError:
+            continues = np.zeros(max(tokenizer.get_vocab().values()) + 1, bool)
+        return cls(tuple(sorted(set(tokenizer.all_special_ids))), seed, continues, share)
+
+    def __call__(self, inputs: Inputs, index: int, epoch: int) -> Inputs:
+        """Delete words of one item; its labels are the whole text."""
+        draw = np.random.default_rng([self.seed, epoch, index])
+        ids: NDArray[np.int32] = inputs["input_ids"]
+        chances = draw.random(len(ids))[word_starts(ids, self.continues, self.special)]
         special = np.isin(ids, self.special)
-        starts = ~continues[ids] | special
-        starts[1:] |= special[:-1]
-        starts[:1] = True
-        return np.maximum.accumulate(np.where(starts, np.arange(len(ids)), 0))
+        kept = chances >= self.share
+        if not kept[~special].any() and not special.all():
+            kept |= chances == chances[~special].max()  # all tokens of one word
+        kept |= special
+        return {**inputs, "input_ids": ids[kept], "attention_mask": inputs["attention_mask"][kept], "labels": ids}
+
+
+def word_starts(ids: NDArray[np.int32], continues: NDArray[np.bool_], special: tuple[int, ...]) -> NDArray[np.int64]:
+    """The position at which the word of each token starts; after a special token a word starts anew.
+
+    Args:
+        ids: The tokens of a text.
+        continues: Of each token there is, whether it goes on with the word before it.
+        special: Numbers of tokens that belong to no word.
+    """
+    apart = np.isin(ids, special)
+    starts = ~continues[ids] | apart
+    starts[1:] |= apart[:-1]
+    starts[:1] = True
+    return np.maximum.accumulate(np.where(starts, np.arange(len(ids)), 0))
 
 
 def continuing_tokens(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from slimformer.train.options import StepOptions
 
 Positions = Literal["all", "mean", "first", "pooled"]
 Match = Literal["features", "predictions", "weights-l2", "weights-mars"]
+Objective = Literal["masked", "tsdae"]
 #: Most rounds; the first brings most of the gain.
 MOST_ROUNDS = 100
 #: Settings of the whole run that its phases do not share: each has its own, or none.
@@ -36,8 +37,13 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
         None,
         ge=0,
         le=MOST_ROUNDS,
-        description="Rounds of self-distillation, each from the base again, by default 1; 0 for further pre-training "
-        "alone.",
+        description="Rounds of self-distillation, each from the base again, by default 1, with `tsdae` 0; 0 for "
+        "further pre-training alone.",
+    )
+    objective: Objective = Field(
+        "masked",
+        description="What is learned without a teacher: `masked` predicts what is hidden (a decoder: the next token), "
+        "`tsdae` a text from the sentence embedding of some of its words.",
     )
     epochs: Epochs = Field(10.0, description="Passes over the corpus in each round; `--max-steps` wins over it.")
     batch_size: Positive = Field(64, description="Examples per optimizer step, over all processes.")
@@ -48,7 +54,11 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
         "time; `words` hides whole words.",
     )
     mask_share: float | None = Field(
-        None, gt=0, lt=1, description="Part that is hidden; by default 0.15 of the tokens, or 0.75 of the patches."
+        None,
+        gt=0,
+        lt=1,
+        description="Part that is hidden; by default 0.15 of the tokens, or 0.75 of the patches; with `tsdae` "
+        "the part of the words that is deleted, 0.6.",
     )
     normalize: bool = Field(False, description="Reconstruct pixels normalised patch by patch; for images.")
     pack: bool = Field(False, description="Put texts together to full length instead of one text an example.")
@@ -97,12 +107,29 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
             raise ValueError("`reconstruction` is 0 and nothing is distilled, so nothing would be learned; give more")
         return self
 
+    @model_validator(mode="after")
+    def _decodes_alone(self) -> Self:
+        if self.objective == "tsdae" and self.keep_head and self.trains == "all":
+            raise ValueError(
+                "`keep_head` is on and `objective` is `tsdae`, whose decoder lies in the blocks of the encoder and "
+                "hides later tokens from it; leave out `keep_head`"
+            )
+        if self.objective == "tsdae" and self.match != "features":
+            raise ValueError(
+                f"`match` is `{self.match}`, which would compare decoders too, and that of `objective` `tsdae` is left "
+                "behind after each round; match `features`"
+            )
+        return self
+
     def _idle(self) -> dict[str, tuple[bool, str]]:
         """Settings that would change nothing, and what they need."""
+        hides = dict.fromkeys(("masking", "pack"), (self.objective != "masked", "`objective` `masked`"))
         if not self.distils:
-            return dict.fromkeys(("match", "positions", "reduction", "teacher_cache"), (True, "a round or a `teacher`"))
+            idle = dict.fromkeys(("match", "positions", "reduction", "teacher_cache"), (True, "a round or a `teacher`"))
+            return {**hides, **idle}
         features = "`match` `features`"
         return {
+            **hides,
             "positions": (self.match != "features", features),
             "reduction": (self.match != "features", features),
             "teacher_cache": (self.match != "features", features),
@@ -114,7 +141,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
         """Rounds that this run has phases for."""
         if self.teacher is not None or self.trains == "head":
             return 0
-        return 1 if self.rounds is None else self.rounds
+        return int(self.objective == "masked") if self.rounds is None else self.rounds
 
     @property
     def distils(self) -> bool:
@@ -132,7 +159,9 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
         shared = {name: value for name, value in self.given().items() if name not in without}
         if self.tensorboard is not None:
             shared["tensorboard"] = f"{self.tensorboard}/{name}"
-        return AdaptConfig.make({**shared, "rounds": 0, "keep_head": True, **changes})
+        # Of TSDAE, a round teaches by its features alone.
+        keeps = self.objective == "masked" or changes.get("trains") == "head"
+        return AdaptConfig.make({**shared, "rounds": 0, "keep_head": keeps, **changes})
 
     def matching_terms(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
         """What is learned from a teacher.

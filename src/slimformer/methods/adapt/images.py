@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
+from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_images
 from slimformer.corpus.masked import MaskedExamples
 from slimformer.errors import CheckpointError, ConfigError, DataError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Examples, Stream
@@ -31,7 +33,7 @@ SHARE = 0.75
 #: One image in so many is held out; so many of them are measured on at most, hidden alike whatever the run's seed is.
 HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
-OF_TEXT = ("text_column", "documents", "buffer", "max_length", "masking", "pack", "similarity_data")
+OF_TEXT = ("text_column", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data")
 
 
 class Images:
@@ -45,7 +47,7 @@ class Images:
     #: The term that is learned without a teacher, and the one that compares what decoders say.
     reconstruction, predictions = TermSpec("patches"), "patch-predictions"
     #: A ViT is no sentence encoder.
-    pooling = None
+    pooling = sentence = None
 
     def __init__(self, config: AdaptConfig, source: Source) -> None:
         self.config = config
@@ -163,6 +165,10 @@ class Images:
             return model
         base = models.load_model(self.source.name, models.stored_class(self.source.config, self.source.name))
         return as_vit(model, like=base)
+
+    def base_weights(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        """The weights of the encoder, by their names in it; they are not copied."""
+        return Anatomy.of(model).base.state_dict(keep_vars=True)
 
     def _part(self, *, held_out: bool) -> ImageCorpus:
         chosen = [

@@ -86,7 +86,7 @@ def drift(initial: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> float:
     for name, value in initial.items():
         if value.is_floating_point():
             start = value.cpu().double()  # some accelerators know no such numbers
-            moved += float((now[name].cpu().double() - start).square().sum())
+            moved += float((now[name].detach().cpu().double() - start).square().sum())
             size += float(start.square().sum())
     return math.sqrt(moved / max(size, 1e-30))
 

@@ -112,12 +112,14 @@ class Adapt(Method[AdaptConfig]):
         """What is learned from, as the base sees it."""
         from slimformer.inference.door import look_up
         from slimformer.methods.adapt.images import Images
+        from slimformer.methods.adapt.sentences import Sentences
         from slimformer.methods.adapt.texts import Texts
         from slimformer.models import sees_images
 
         source = look_up(self.base)
         source.require(self.accepts)
-        return (Images if sees_images(source.config) else Texts)(self.config, source)
+        of_text = Sentences if self.config.objective == "tsdae" else Texts
+        return (Images if sees_images(source.config) else of_text)(self.config, source)
 
     @cached_property
     def plan(self) -> Plan:
@@ -183,13 +185,12 @@ class Adapt(Method[AdaptConfig]):
         ]
         models = Models(anatomy, None if self.teacher_model is None else Anatomy.of(self.teacher_model))
         self.terms = build_terms(specs, models, variants=(CLEAN, MASKED))
-        self.initial = {name: value.detach().clone() for name, value in anatomy.base.state_dict().items()}
+        self.initial = {name: value.detach().clone() for name, value in inputs.base_weights(self.model).items()}
         self.before = self._measurements()
         return digest
 
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""
-        from slimformer.anatomy import Anatomy
         from slimformer.artifact import fingerprint
         from slimformer.methods.terms import freeze_unused
         from slimformer.objectives import RecordedStudent, Teacher, TermObjective
@@ -208,7 +209,8 @@ class Adapt(Method[AdaptConfig]):
         objective = TermObjective(self.terms, self.model, sources)
         recorded = RecordedStudent(self.model, self.terms).train()
         if config.trains == "head":
-            Anatomy.of(self.model).base.requires_grad_(False)
+            for weight in self.inputs.base_weights(self.model).values():
+                weight.requires_grad_(False)
         freeze_unused(recorded, objective, collate([features[index] for index in range(min(2, len(features)))]))
         trained = train(recorded, options, features, collate, folder, objective=objective, quiet=self.options.quiet)
         self.model.requires_grad_(True)
@@ -217,14 +219,13 @@ class Adapt(Method[AdaptConfig]):
 
     def finish(self) -> None:
         """Measure what has changed while the head is there, then take off one that the base did not have."""
-        from slimformer.anatomy import Anatomy
         from slimformer.methods.adapt.measuring import drift, forgetting
 
         after = self._measurements()
         self.measured = {
             **after,
             **{f"{name}_before": value for name, value in self.before.items()},
-            "drift": drift(self.initial, Anatomy.of(self.model).base.state_dict()),
+            "drift": drift(self.initial, self.inputs.base_weights(self.model)),
         }
         self.notes += forgetting(self.before, after)
         self.model = self.inputs.plain(self.model)
@@ -232,6 +233,10 @@ class Adapt(Method[AdaptConfig]):
     def measure(self, trained: Trained) -> dict[str, float]:
         """Losses on held-out text before and after, and how far the weights have moved."""
         return self.measured
+
+    def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
+        """Losses, and how texts are pooled, which the base may not say."""
+        return {**super().describe(metrics), "sentence": self.inputs.sentence}
 
     def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> AdaptResult:
         """What the caller gets."""

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Corpus, Examples, Stream
     from slimformer.inference.door import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
+    from slimformer.tasks.masking import WordDeletion
 
 #: Tokens of an example, and the part of them that is hidden, unless given.
 LENGTH, SHARE = 512, 0.15
@@ -51,7 +53,7 @@ class Texts:
         self.config = config
         self.source = source
         self.task = get_task("language-modelling")
-        head_classes(source.name, source.config, self.task)  # refuses families without such a head
+        self.check_family()
         self.causal = models.is_causal(source.config)
         self.kind = self.task.kind().for_model(causal=self.causal)
         if config.normalize:
@@ -61,6 +63,10 @@ class Texts:
                 f"`{source.name}` is a decoder, which learns the next token and hides none; leave out `masking` and "
                 "`mask_share`"
             )
+
+    def check_family(self) -> None:
+        """Refuse families without the head of a language model."""
+        head_classes(self.source.name, self.source.config, self.task)
 
     @property
     def has_head(self) -> bool:
@@ -146,7 +152,7 @@ class Texts:
 
     def features(self, examples: Examples) -> Sequence[Inputs]:
         """Examples with what is hidden of them; decoders predict the next token and hide nothing."""
-        return examples if self.causal else MaskedExamples(examples, self._masking(self.config.seed))
+        return examples if self.causal else MaskedExamples(examples, self.masking(self.config.seed))
 
     def collator(self) -> Collator:
         """What makes batches."""
@@ -170,16 +176,15 @@ class Texts:
             {name: _numbers(encoded[name][row]) for name in ("input_ids", "attention_mask")}
             for row in range(len(texts))
         ]
-        return items if self.causal else MaskedExamples(items, self._masking(MEASURED_SEED))
+        return items if self.causal else MaskedExamples(items, self.masking(MEASURED_SEED))
 
     def plain(self, model: PreTrainedModel) -> PreTrainedModel:
         """The model as the base was: without a head that the base did not have."""
         if self.has_head or self.config.keep_head:
             return model
         bare = models.load_model(self.source.name, models.stored_class(self.source.config, self.source.name))
-        target, trained = Anatomy.of(bare).base, Anatomy.of(model).base
         # A pooler stands above what was trained, and stays.
-        missing, unexpected = target.load_state_dict(trained.state_dict(), strict=False)
+        missing, unexpected = Anatomy.of(bare).base.load_state_dict(self.base_weights(model), strict=False)
         if unexpected or not all("pooler" in name for name in missing):
             raise CheckpointError(
                 f"the weights of `{self.source.name}` cannot be put back: `{[*unexpected, *missing][0]}` fits nowhere; "
@@ -188,13 +193,22 @@ class Texts:
         bare.eval()
         return bare
 
+    def base_weights(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        """The weights of the base in a model with a head, by their names in the base; they are not copied."""
+        return Anatomy.of(model).base.state_dict(keep_vars=True)
+
+    @property
+    def sentence(self) -> SentenceSettings | None:
+        """How the base makes one vector of a text, if it is a sentence encoder."""
+        return SentenceSettings.of(self.source.name)
+
     @property
     def pooling(self) -> tuple[str, ...] | None:
         """How the base pools, if it is a sentence encoder."""
-        sentence = SentenceSettings.of(self.source.name)
-        return None if sentence is None else tuple(sentence.pooling)
+        return None if self.sentence is None else tuple(self.sentence.pooling)
 
-    def _masking(self, seed: int) -> TokenMasking:
+    def masking(self, seed: int) -> TokenMasking | WordDeletion:
+        """What hides tokens."""
         return TokenMasking.of(self.processor, seed, self.config.mask_share or SHARE, self.config.masking)
 
 
