@@ -13,7 +13,6 @@ again; models lie in `--work` for the parts that need them, and a run that is ki
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from contextlib import nullcontext
@@ -25,6 +24,7 @@ import torch
 import transformers
 
 from harness import RESULTS, keep, kept, options
+from harness.vision import write_processor, write_smaller
 from slimformer import elastic, finetune, load
 from slimformer.models import load_processor
 from slimformer.sizes import RATIOS, Elastic, is_elastic, make_plain
@@ -166,24 +166,10 @@ class Bench:
         self.known["deit"] = {"elastic": self.runs["deit elastic"], "plain": self.runs["deit plain"]}
 
     def deit_base(self) -> Path:
-        """DeiT-tiny for smaller images: its positions, which form a grid, interpolated."""
+        """DeiT-tiny for smaller images."""
         folder = self.work / f"deit-{DEIT_PIXELS}"
-        if (folder / "config.json").exists():
-            return folder
-        model = transformers.ViTModel.from_pretrained(
-            self.arguments.weights, dtype=torch.float32, add_pooling_layer=False
-        )
-        positions = model.embeddings.position_embeddings.detach()
-        side, new = round((positions.shape[1] - 1) ** 0.5), DEIT_PIXELS // model.config.patch_size
-        grid = positions[:, 1:].unflatten(1, (side, side)).permute(0, 3, 1, 2)
-        grid = torch.nn.functional.interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)
-        model.config.image_size = DEIT_PIXELS
-        smaller = transformers.ViTModel(model.config, add_pooling_layer=False)
-        resized = torch.cat([positions[:, :1], grid.permute(0, 2, 3, 1).flatten(1, 2)], dim=1)
-        smaller.load_state_dict({**model.state_dict(), "embeddings.position_embeddings": resized})
-        smaller.save_pretrained(folder)
-        stored = json.loads((self.arguments.weights / "preprocessor_config.json").read_text())
-        write_processor(folder, DEIT_PIXELS, {name: stored[name] for name in ("image_mean", "image_std")})
+        if not (folder / "preprocessor_config.json").exists():
+            write_smaller(self.arguments.weights, folder, DEIT_PIXELS)
         return folder
 
     def retrieval(self) -> None:
@@ -237,13 +223,6 @@ def embed(folder: Path, size: str, items: list[dict[str, Any]]) -> np.ndarray[An
 def spread(length: int, count: int) -> list[int]:
     """So many of some items, evenly spaced."""
     return [number * length // count for number in range(min(count, length))]
-
-
-def write_processor(folder: Path, pixels: int, more: dict[str, Any] | None = None) -> None:
-    """The image processor of a ViT for images of that size."""
-    size = {"height": pixels, "width": pixels}
-    stored = {"image_processor_type": "ViTImageProcessor", "size": size, **(more or {})}
-    (folder / "preprocessor_config.json").write_text(json.dumps(stored))
 
 
 def main() -> None:

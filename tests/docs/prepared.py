@@ -65,7 +65,7 @@ def _papers(folder: Path) -> None:
 def _photos(folder: Path) -> None:
     """Images, some with a folder for each class of each split."""
     draw = random.Random(2)
-    for split, count in (("train", 12), ("dev", 4)):
+    for split, count in (("train", 60), ("dev", 4)):
         for number in range(count):
             place = folder / split / ("cat", "dog")[number % 2]
             place.mkdir(parents=True, exist_ok=True)
