@@ -6,7 +6,7 @@ fine-tuned alike; what differs is what it starts from, or how fine-tuning keeps 
 - *fine-tuning* alone, and with RecAdam, MARS, R3F or SupCon;
 - *further pre-training* on the training texts without labels, and twice as long;
 - *self-distillation*, one round of as many steps, from the base again, taught by the further pre-trained model;
-- ablations: self-distillation without reconstruction, and by predictions.
+- ablations: self-distillation without reconstruction, by predictions, and by weights.
 
 All of a task share one warmed-up head, and all self-distilled ones one teacher. Texts of the test set are not
 pre-trained on. A run counts as pre-training only if the loss on held-out text fell by a tenth; `fell` says by how much.
@@ -62,6 +62,8 @@ PRETRAINED: dict[str, dict[str, Any]] = {
     "further pre-training, twice": {"times": 2},
     "self-distillation without reconstruction": {"teacher": True, "positions": "all", "reconstruction": 0.0},
     "self-distillation by predictions": {"teacher": True, "match": "predictions"},
+    "self-distillation by weights, L2": {"teacher": True, "match": "weights-l2"},
+    "self-distillation by weights, MARS": {"teacher": True, "match": "weights-mars"},
 }
 MAIN = ("fine-tuning", "further pre-training", "self-distillation")
 
