@@ -126,7 +126,7 @@ class Adapt(Method[AdaptConfig]):
 
     def phases(self) -> Sequence[Phase]:
         """Training a new head alone, then all rounds but the last; all data are read and checked before."""
-        check_place(self.config, self.options, "model")
+        check_place(self.config, self.options)
         self._read()
         phases = self.plan.phases(self.name)
         for phase in phases:

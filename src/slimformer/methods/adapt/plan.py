@@ -91,7 +91,7 @@ class Plan:
             files: Names of files that a run writes beside its checkpoints.
         """
         output = OutputDirectory.of(config.out, files)
-        output.check_apart(self.config, "model", "teacher")
+        output.check_apart(self.config)
         assert output.path is not None
         if not (self.options.resume and (output.path / MANIFEST).exists()):
             output.check(settings, self.options)
