@@ -16,6 +16,8 @@ WORDS = [
     *("the", "a", "film", "plot", "cast", "was", "is", "very", "not", "and", "but", "end"),
 ]
 POSITIVE = WORDS[:4]
+#: Words that MiniLM's tokenizer splits into several pieces.
+DOMAIN = ("lemmatizers", "treebanks", "subcategorization", "anaphoric", "morphosyntax", "hyponyms")
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -63,3 +65,11 @@ def data_folder(folder: Path, train: int = 96, dev: int = 32) -> Path:
             lines.append(f"{' '.join(text)}\t{'yes' if word in POSITIVE else 'no'}")
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def domain_file(path: Path, lines: int = 120) -> Path:
+    """Lines of a domain, no two alike."""
+    rng = random.Random(0)
+    texts = [f"The {rng.choice(DOMAIN)} of {number} and {' '.join(rng.sample(DOMAIN, 3))}." for number in range(lines)]
+    path.write_text("\n".join(texts) + "\n")
+    return path

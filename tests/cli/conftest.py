@@ -31,6 +31,14 @@ def data(shelf: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def pieces(shelf: Path) -> Path:
+    """A model whose words have parts, and a text of words that it has no pieces for."""
+    runs.reader(shelf / "pieces" / "model")
+    corpus.domain_file(shelf / "pieces" / "text.txt")
+    return shelf / "pieces"
+
+
+@pytest.fixture(scope="session")
 def artifact(shelf: Path, base: Path, data: Path) -> Path:
     """An artifact for `yes` and `no`."""
     assert runs.finetune(base, "classification", data, shelf / "artifact", "--quiet").code == 0

@@ -48,10 +48,11 @@ METHOD_COMMANDS = {
         "--teacher-cache", "cache",
     ],
     "adapt": [
-        "--model", "{base}", "--corpus", "{data}/train.tsv", "--text-column", "text", "--max-steps", 2,
+        "--model", "{pieces}/model", "--corpus", "{pieces}/text.txt", "--new-tokens", 2, "--max-steps", 2,
         "--head-steps", 1, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--teacher-cache", "cache",
         "--then-task", "classification", "--data", "{data}", "--finetune-steps", 2,
     ],
+    "extend": ["--model", "{pieces}/model", "--corpus", "{pieces}/text.txt", "--new-tokens", 2],
     "trim": ["--model", "{artifact}", "--corpus", "{data}/train.tsv", "--text-column", "text"],
 }  # fmt: skip
 COMMANDS = {
@@ -65,8 +66,9 @@ COMMANDS = {
 
 
 @pytest.fixture
-def fill(base, data, artifact):
-    return lambda flags: [str(flag).format(base=base, data=data, artifact=artifact) for flag in flags]
+def fill(base, data, artifact, pieces):
+    places = {"base": base, "data": data, "artifact": artifact, "pieces": pieces}
+    return lambda flags: [str(flag).format(**places) for flag in flags]
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
     beside = {
         "quantize": {"out.finetuned"},
         "distill": {"out-classification", "report.html", "cache"},
-        "adapt": {"out.warmup", "out.round-0", "out-classification", "cache"},
+        "adapt": {"out.vocabulary", "out.warmup", "out.round-0", "out-classification", "cache"},
     }
     assert new(before, place.parent) == {f"place/{each}" for each in {"out"} | beside.get(name, set())}
 
@@ -137,7 +139,7 @@ def test_what_is_in_the_way_of_a_method_is_named_and_stays(name, place, fill):
     beside = {
         "quantize": [".finetuned"],
         "distill": ["-classification"],
-        "adapt": [".warmup", ".round-0", "-classification"],
+        "adapt": [".vocabulary", ".warmup", ".round-0", "-classification"],
     }
     for suffix in ["", *beside.get(name, [])]:
         training = place / f"out{suffix}.training"
@@ -160,6 +162,29 @@ def test_a_result_with_something_else_in_it_is_not_replaced(name, place, fill, a
     (place / "out" / "notes.txt").unlink()
     (place / "out" / "README.md").write_text("my own words")
     refused(name, place, fill, "`out` is not replaced", "`README.md` was changed")
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "finetune"])
+def test_no_method_but_fine_tuning_replaces_what_it_starts_from(name, tmp_path, artifact, data):
+    model = shutil.copytree(artifact, tmp_path / "model")
+    method = METHODS.get(name)
+    material = {"task": ["--task", "classification", "--data", data], "corpus": ["--corpus", data]}
+    more = {"distill": ["--layers", 1], "extend": ["--new-tokens", 1]}.get(name, [])
+    flags = [f"--{method.starts_from}", model, "--out", model, *material[method.learns_from], *more]
+    before = snapshot(tmp_path)
+    runs.run(name, *flags, "--overwrite").refused(f"`--{method.starts_from}` names and the result does not replace")
+    assert new(before, tmp_path) == set()
+
+
+def test_a_base_is_not_replaced_by_the_teacher_that_is_made_of_it(tmp_path, pieces, data):
+    """The one that `quantize` fine-tunes first, beside its result."""
+    flags = ["--model", pieces / "model", "--corpus", pieces / "text.txt", "--new-tokens", 2]
+    assert runs.run("extend", *flags, "--out", tmp_path / "out.finetuned").code == 0
+    before = snapshot(tmp_path)
+    flags = ["--model", tmp_path / "out.finetuned", "--task", "classification", "--data", data, "--max-steps", 2]
+    done = runs.run("quantize", *flags, "--out", tmp_path / "out", "--overwrite", "--quiet")
+    done.refused("which `--model` names and the result does not replace")
+    assert new(before, tmp_path) == set()
 
 
 def make(kind: str, path: Path, artifact: Path) -> None:

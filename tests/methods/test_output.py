@@ -11,6 +11,7 @@ import pytest
 
 from slimformer.errors import ArtifactError, TrainingError
 from slimformer.methods.adapt import AdaptConfig
+from slimformer.methods.distill import DistillConfig
 from slimformer.methods.finetune import FinetuneConfig
 from slimformer.methods.method import RunOptions
 from slimformer.methods.output import OutputDirectory
@@ -84,7 +85,15 @@ def test_what_a_run_reads_is_not_replaced_by_its_result(place, tmp_path, setting
     (tmp_path / "out").mkdir()
     config = FinetuneConfig.make({name: tmp_path / value for name, value in settings.items()})
     with pytest.raises(TrainingError, match=words):
-        place.check_apart(config, "model")
+        place.check_apart(config)
+
+
+def test_a_student_that_is_trained_on_is_not_replaced_either(place, tmp_path):
+    (tmp_path / "out").mkdir()
+    config = DistillConfig.make({"teacher": "minilm", "student": tmp_path / "out"})
+    with pytest.raises(TrainingError, match="which `--student` names"):
+        place.check_apart(config)
+    place.check_apart(config, "student")
 
 
 def test_a_result_does_not_go_into_the_corpus_it_is_learned_from(tmp_path):

@@ -87,6 +87,7 @@ WAYS = {
     "distill": lambda folder, data, tmp: slimformer.distill(
         teacher=str(folder), layers=1, hidden=16, heads=2, **corpora(data, tmp), **RUN
     ),
+    "extend": lambda folder, data, tmp: slimformer.extend(model=str(folder), new_tokens=1, **corpora(data, tmp)),
     "trim": lambda folder, data, tmp: slimformer.trim(model=str(folder), **corpora(data, tmp)),
 }
 

@@ -54,7 +54,7 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         raise ConfigError(f"`--lr-grid` keeps the rate with the best score on dev, and {reason}")
     options = state.options
     output = OutputDirectory.of(getattr(config, "out", None), (*state.files, RATES))
-    output.check_apart(config, *([state.starts_from] if state.keeps_base else []))
+    output.check_apart(config, state.starts_from if state.replaces_base else None)
     done = output.finished(state.name, settings) if options.resume else None
     if done is not None:
         assert output.path is not None

@@ -202,8 +202,8 @@ class Method(ABC, Generic[AnyConfig]):
     showcase: ClassVar[Showcase | None] = None
     #: Settings that change nothing in the result, so that a run may be resumed with others.
     beside: ClassVar[frozenset[str]] = frozenset({"out"})
-    #: Whether the result needs what it started from ever after, which it must not replace then.
-    keeps_base: ClassVar[bool] = False
+    #: Whether the result may take the place of what it started from, which is gone then: training on where it lies.
+    replaces_base: ClassVar[bool] = False
     #: Names of files it writes into the folder it trains in, beside checkpoints; what has another name is not removed.
     files: ClassVar[tuple[str, ...]] = ()
 

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from slimformer.methods.method import RunOptions
 
 
-#: Settings that name what a run reads, and folders that it fills beside its result.
-READ, WRITTEN = ("data", "corpus"), ("tensorboard", "teacher_cache")
+#: Settings that name what a run reads: what it learns from, and models.
+READ = ("data", "corpus", "model", "teacher", "student")
+#: Folders that a run fills beside its result.
+WRITTEN = ("tensorboard", "teacher_cache")
 #: How an address of a store elsewhere begins.
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -74,18 +76,18 @@ class OutputDirectory:
         self.training.check(settings, options.resume)
         self.check_free(options)
 
-    def check_apart(self, config: Config, *bases: str) -> None:
-        """Refuse to replace what is needed besides the result, and to keep in the result what only the run needs.
+    def check_apart(self, config: Config, replaced: str | None = None) -> None:
+        """Refuse to replace what the run reads, and to keep in the result what only the run needs.
 
         Args:
             config: The settings of the run.
-            bases: Settings that name what is needed ever after, besides what is learned from.
+            replaced: The setting that names what the result may take the place of; None for nothing.
         """
         _check_written(config)
         if self.path is None:
             return
         out = self.path.resolve()
-        for name, path in _paths(config, (*READ, *bases)):
+        for name, path in _paths(config, (each for each in READ if each != replaced)):
             if path.exists() and path.resolve() == out:
                 raise TrainingError(
                     f"`--out` is `{self.path}`, which `--{name}` names and the result does not replace; choose another"

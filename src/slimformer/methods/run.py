@@ -51,7 +51,7 @@ def _run(state: Method[Any]) -> RunResult:
     state.check()
     options, settings = state.options, state.settings
     output = OutputDirectory.of(getattr(state.config, "out", None), state.files)
-    output.check_apart(state.config, *([state.starts_from] if state.keeps_base else []))
+    output.check_apart(state.config, state.starts_from if state.replaces_base else None)
     done = output.finished(state.name, settings) if options.resume else None
     if done is not None:
         assert output.path is not None

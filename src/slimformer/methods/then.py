@@ -61,11 +61,11 @@ def tuning(config: Any) -> FinetuneConfig:
     )
 
 
-def check_place(config: Any, options: RunOptions, *bases: str) -> None:
+def check_place(config: Any, options: RunOptions) -> None:
     """Refuse a place for the fine-tuned model that is taken, before anything else is done."""
     if config.then_task is not None:
         tuned = OutputDirectory.of(tuning(config).out)
-        tuned.check_apart(config, *bases)
+        tuned.check_apart(config)
         tuned.check({}, options)
 
 

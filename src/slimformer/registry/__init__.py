@@ -35,6 +35,7 @@ METHODS: Registry[Any] = Registry(
             "slimformer.methods.adapt.method:Adapt",
             "Pre-train a model further on a domain, distilled from itself.",
         ),
+        "extend": ("slimformer.methods.extend.method:Extend", "Give a model the word pieces that a domain needs."),
         "trim": ("slimformer.methods.trim.method:Trim", "Drop the word pieces that a domain does not use."),
     },
 )

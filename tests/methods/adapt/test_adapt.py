@@ -22,7 +22,7 @@ from slimformer.objectives import Models
 from slimformer.objectives.terms.pretraining.weights import WeightDistance
 from tests import corpus, runs, zoo
 
-QUICK = {"max_steps": 4, "head_steps": 3, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
+QUICK = {"max_steps": 4, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,8 @@ def place(tmp_path_factory):
 
 
 def settings(place, **changes):
-    return {"model": place / "base", "corpus": [str(place / "text.txt")], **QUICK, **changes}
+    warm_up = {} if "model" in changes or changes.get("trains") == "head" else {"head_steps": 3}
+    return {"model": place / "base", "corpus": [str(place / "text.txt")], **QUICK, **warm_up, **changes}
 
 
 def adapt(place, **changes):
@@ -276,6 +277,9 @@ def test_a_task_can_come_after(place, tmp_path):
         ({"rounds": 1, "positions": "pooled", "reduction": "sum"}, ConfigError, "compared by their cosine"),
         ({"trains": "head"}, ConfigError, "the head would be left behind"),
         ({"trains": "head", "rounds": 1}, ConfigError, "into which nothing is distilled"),
+        ({"trains": "head", "head_steps": 2}, ConfigError, "changes nothing without `trains` `all`"),
+        ({"new_tokens": 3, "rounds": None, "teacher": "x"}, ConfigError, "`x` does not know pieces that are new"),
+        ({"new_tokens": 3}, CheckpointError, "`WordLevel`, whose words have no parts"),
         ({"rounds": 0, "reconstruction": 0.0}, ConfigError, "nothing would be learned"),
         ({"then_task": "classification"}, ConfigError, "go together"),
         ({"finetune_lr": 0.1}, ConfigError, "changes nothing without `then_task`"),
@@ -289,6 +293,22 @@ def test_what_cannot_be_is_refused_before_work(place, tmp_path, changes, error, 
     with pytest.raises(error, match=message):
         adapt(place, **{"rounds": 0, **changes} if "rounds" not in changes else changes, out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
+
+
+def test_steps_of_a_head_that_is_not_warmed_up_are_refused(place, tmp_path):
+    with pytest.raises(ConfigError, match=r"`head_steps` is 3, and `.*headed` has the head it needs"):
+        adapt(place, model=place / "headed", head_steps=3, out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_elastic_model_is_refused_with_the_way_to_a_plain_one(place, tmp_path):
+    runs.elastic_decoder(tmp_path / "nested")
+    model = str(tmp_path / "nested")
+    words = f"take out its largest size first: slimformer extract {re.escape(model)} --allocation XL --out PLAIN"
+    with pytest.raises(CheckpointError, match=words):
+        adapt(place, model=model, out=tmp_path / "out")
+    assert runs.run("extract", model, "--allocation", "XL", "--out", tmp_path / "plain").code == 0
+    adapt(place, model=tmp_path / "plain", rounds=0, out=tmp_path / "out")
 
 
 def test_a_grid_of_rates_is_refused(place, tmp_path):

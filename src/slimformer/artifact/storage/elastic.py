@@ -156,8 +156,8 @@ class ElasticStorage(WithSizes):
 
     name = "elastic"
     no_base = (
-        "is an elastic model, whose sizes this method would not keep; train it on with `slimformer elastic`, or save "
-        "its largest size as a plain checkpoint with transformers"
+        "is an elastic model, whose sizes this method would not keep; train it on with `slimformer elastic`, or take "
+        "out its largest size first: slimformer extract {name} --allocation XL --out PLAIN"
     )
 
 

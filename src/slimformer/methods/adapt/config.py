@@ -23,8 +23,8 @@ Objective = Literal["masked", "tsdae"]
 MOST_ROUNDS = 100
 #: Settings of the whole run that its phases do not share: each has its own, or none.
 NOT_SHARED = (
-    "rounds", "model", "teacher", "trains", "out", "keep_head", "head_steps", "general", "similarity_data",
-    "similarity_task", "tensorboard", *ThenOptions.model_fields,
+    "rounds", "model", "new_tokens", "teacher", "trains", "out", "keep_head", "head_steps", "general",
+    "similarity_data", "similarity_task", "tensorboard", *ThenOptions.model_fields,
 )  # fmt: skip
 #: Settings of what is learned beside a teacher, or from it.
 OF_TEACHING = ("reconstruction", "match", "positions", "reduction", *CacheOptions.model_fields)
@@ -76,6 +76,10 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
     reduction: Literal["mean", "sum"] = Field(
         "mean", description="Squared differences as a mean over positions and features, or their sum as in the paper."
     )
+    new_tokens: Positive | None = Field(
+        None,
+        description="Word pieces that the model gets before everything else, chosen from the corpus; by default none.",
+    )
     head_steps: Positive = Field(200, description="Steps in which a new head is trained alone before the first round.")
     keep_head: bool = Field(False, description="Keep the head of a language model that the base did not have.")
     general: str | None = Field(
@@ -102,7 +106,13 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
             )
         if self.trains == "head" and (self.teacher is not None or self.rounds):
             raise ValueError("`trains` is `head`, into which nothing is distilled; leave out `teacher` and `rounds`")
-        self.refuse_idle(self._idle() | self.idle_without_task() | self.idle_without_cache())
+        if self.new_tokens is not None and self.teacher is not None:
+            raise ValueError(
+                f"`new_tokens` is {self.new_tokens}, and `teacher` `{self.teacher}` does not know pieces that are new; "
+                "leave out one of them, or extend the model first with `slimformer extend`"
+            )
+        idle = {"head_steps": (self.trains == "head", "`trains` `all`")}
+        self.refuse_idle(idle | self._idle() | self.idle_without_task() | self.idle_without_cache())
         if self.reconstruction == 0 and not self.distils:
             raise ValueError("`reconstruction` is 0 and nothing is distilled, so nothing would be learned; give more")
         return self

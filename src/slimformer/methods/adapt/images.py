@@ -33,7 +33,9 @@ SHARE = 0.75
 #: One image in so many is held out; so many of them are measured on at most, hidden alike whatever the run's seed is.
 HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
-OF_TEXT = ("text_column", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data")
+OF_TEXT = (
+    "text_column", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data", "new_tokens",
+)  # fmt: skip
 
 
 class Images:

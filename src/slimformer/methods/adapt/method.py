@@ -13,6 +13,7 @@ from slimformer.methods.corpus import CacheOptions, open_cache, training_options
 from slimformer.methods.method import Method, Phase, RunResult, Showcase
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, tuning
+from slimformer.registry import METHODS
 from slimformer.train.folder import METHOD
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class AdaptResult(RunResult):
     """What further pre-training made; its metrics are losses on held-out text before and after, and the drift.
+
+    With new pieces the losses before are those of the model that has them already, and `tokens_per_word` says how many
+    tokens a word of held-out text is split into then: losses of a token do not compare across vocabularies.
 
     Args:
         task: The result of fine-tuning it, if that was asked for.
@@ -60,7 +64,8 @@ class Adapt(Method[AdaptConfig]):
 
     First the base is pre-trained further. Then each round starts from the base again and learns the same while it
     keeps to the features of the round before. A head that the base does not have is trained alone before all that, and
-    left behind in the end. Each of these is a run of its own beside the result: `OUT.warmup`, `OUT.round-0`, ….
+    left behind in the end; new pieces come first of all. Each of these is a run of its own beside the result:
+    `OUT.vocabulary`, `OUT.warmup`, `OUT.round-0`, ….
 
     Args:
         config: The settings; those given by name win over it.
@@ -96,8 +101,8 @@ class Adapt(Method[AdaptConfig]):
 
     @property
     def base(self) -> str:
-        """The checkpoint that is pre-trained further."""
-        return cast("str", self.config.model)
+        """The checkpoint that is pre-trained further; with new pieces, the one that has them."""
+        return self.plan.base
 
     def check(self) -> None:
         """Refuse a place for the fine-tuned model without one for this."""
@@ -109,14 +114,17 @@ class Adapt(Method[AdaptConfig]):
 
     @cached_property
     def inputs(self) -> Texts | Images:
-        """What is learned from, as the base sees it."""
+        """What is learned from, as the model sees it."""
+        return self._inputs(cast("str", self.config.model))
+
+    def _inputs(self, name: str) -> Texts | Images:
         from slimformer.inference.door import look_up
         from slimformer.methods.adapt.images import Images
         from slimformer.methods.adapt.sentences import Sentences
         from slimformer.methods.adapt.texts import Texts
         from slimformer.models import sees_images
 
-        source = look_up(self.base)
+        source = look_up(name)
         source.require(self.accepts)
         of_text = Sentences if self.config.objective == "tsdae" else Texts
         return (Images if sees_images(source.config) else of_text)(self.config, source)
@@ -125,16 +133,16 @@ class Adapt(Method[AdaptConfig]):
     def plan(self) -> Plan:
         """The phases, and what the last round starts from and keeps to."""
         warm_up = self.config.trains == "all" and self.inputs.needs_warm_up
-        return Plan(self.config, self.base, self.options, warm_up, self.resources)
+        return Plan(self.config, cast("str", self.config.model), self.options, warm_up, self.resources)
 
     def phases(self) -> Sequence[Phase]:
-        """Training a new head alone, then all rounds but the last; all data are read and checked before."""
-        check_place(self.config, self.options, "model")
+        """New pieces, a new head trained alone, then all rounds but the last; all data are read and checked before."""
+        check_place(self.config, self.options)
         self._read()
         phases = self.plan.phases(self.name)
         for phase in phases:
-            state = type(self)(cast("AdaptConfig", phase.config), self.options)
-            self.plan.check(state.config, {METHOD: self.name, **state.settings}, self.files)
+            state: Method[Any] = METHODS.get(phase.method)(phase.config, self.options)
+            self.plan.check(state.config, {METHOD: state.name, **state.settings}, state.files)
         if self.options.resume:
             self.plan.check_made_of(self.inputs.corpus.digest())
         return phases
@@ -147,16 +155,14 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.tasks.options import TaskOptions
 
         config, inputs = self.config, self.inputs
-        check_task(config, self.base, self.accepts)
+        check_task(config, inputs.source.name, self.accepts)
+        self.plan.check_settings(inputs.source)
         if config.trains == "head" and inputs.needs_warm_up and not config.keep_head:
             raise ConfigError("`trains` is `head`, and the head would be left behind; add `keep_head`")
         config.matching_terms(inputs.predictions, inputs.pooling)
-        self.processor = inputs.processor
+        self._read_held_out()
         if config.teacher is not None:
             inputs.check_teacher(look_up(config.teacher))
-        self.held_out = {"reconstruction": inputs.held_out()}
-        if config.general is not None:
-            self.held_out["general"] = inputs.held_out(config.general)
         if config.similarity_data is not None:
             if not get_task(config.similarity_task).kind().embeds:
                 raise ConfigError(
@@ -165,12 +171,22 @@ class Adapt(Method[AdaptConfig]):
                 )
             load_split(inputs.source, TaskOptions(task=config.similarity_task, data=config.similarity_data), "dev")
 
+    def _read_held_out(self) -> None:
+        """Read what is measured on."""
+        self.processor = self.inputs.processor
+        self.held_out = {"reconstruction": self.inputs.held_out()}
+        if self.config.general is not None:
+            self.held_out["general"] = self.inputs.held_out(self.config.general)
+
     def start(self) -> str:
         """Load the models, and measure what is to change."""
         from slimformer.anatomy import Anatomy
         from slimformer.objectives import Models, build_terms
         from slimformer.objectives.terms.term import CLEAN, MASKED
 
+        if self.base != self.inputs.source.name:
+            self.inputs = self._inputs(self.base)  # what was checked so far is split into old pieces
+            self._read_held_out()
         config, inputs = self.config, self.inputs
         digest = self.plan.digest(inputs.corpus.digest())
         self.model = inputs.model(self.plan.origin)
@@ -226,6 +242,7 @@ class Adapt(Method[AdaptConfig]):
             **after,
             **{f"{name}_before": value for name, value in self.before.items()},
             "drift": drift(self.initial, self.inputs.base_weights(self.model)),
+            **self.plan.tokens_per_word(),
         }
         self.notes += forgetting(self.before, after)
         self.model = self.inputs.plain(self.model)

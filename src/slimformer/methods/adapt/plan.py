@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact import read_manifest
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.provenance import describe_base
+from slimformer.corpus.options import CorpusOptions
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
+from slimformer.methods.extend.config import ExtendConfig
 from slimformer.methods.method import Phase
 from slimformer.methods.output import OutputDirectory
 from slimformer.train.folder import DIGEST
@@ -21,30 +23,37 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from pathlib import Path
 
+    from slimformer.config import Config
+    from slimformer.inference.door import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.methods.method import RunOptions
 
-#: The phase in which a new head is trained alone.
-WARM_UP = "warmup"
+#: The phase in which the model gets new pieces, and the one in which a new head is trained alone.
+VOCABULARY, WARM_UP = "vocabulary", "warmup"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The phases of a run: a new head trained alone, then all rounds but the last, which is the run itself.
+    """The phases of a run: new pieces, a new head trained alone, and all rounds but the last, which is the run itself.
 
     Args:
         config: The settings of the whole.
-        base: The checkpoint that is pre-trained further.
+        model: The checkpoint that the user named.
         options: How the run is carried out.
         warm_up: Whether there is a new head.
         resources: Closed when the run is over; with it goes what is kept in memory only.
     """
 
     config: AdaptConfig
-    base: str
+    model: str
     options: RunOptions
     warm_up: bool
     resources: ExitStack
+
+    @property
+    def base(self) -> str:
+        """The checkpoint that is pre-trained further: the user's, or that with new pieces."""
+        return self.model if self.config.new_tokens is None else self.folder(VOCABULARY)
 
     @property
     def origin(self) -> str:
@@ -69,6 +78,12 @@ class Plan:
             method: Name of the method.
         """
         config, phases = self.config, []
+        if config.new_tokens is not None:
+            corpus = {name: getattr(config, name) for name in CorpusOptions.model_fields}
+            extension = ExtendConfig.make(
+                {"model": self.model, "new_tokens": config.new_tokens, "out": self.base, **corpus}
+            )
+            phases.append(Phase("extend", extension, f"{config.new_tokens} new word pieces: `{self.base}`"))
         if self.warm_up:
             settings = config.phase(
                 WARM_UP, model=self.base, trains="head", out=self.origin, epochs=1.0, max_steps=config.head_steps
@@ -82,7 +97,24 @@ class Plan:
             teacher = folder
         return phases
 
-    def check(self, config: AdaptConfig, settings: dict[str, Any], files: tuple[str, ...]) -> None:
+    def check_settings(self, source: Source) -> None:
+        """Refuse settings of a phase that cannot be, or that there is none of.
+
+        Args:
+            source: The checkpoint that the user named.
+        """
+        from slimformer.methods.extend.method import check_extendable
+
+        config = self.config
+        if config.new_tokens is not None:
+            check_extendable(source)
+        if config.head_steps != type(config).model_fields["head_steps"].default and not self.warm_up:
+            raise ConfigError(
+                f"`head_steps` is {config.head_steps}, and `{source.name}` has the head it needs, so that none is "
+                "warmed up; leave it out"
+            )
+
+    def check(self, config: Config, settings: dict[str, Any], files: tuple[str, ...]) -> None:
         """Refuse a place for a phase that is taken, before the first of them is trained.
 
         Args:
@@ -90,8 +122,8 @@ class Plan:
             settings: What tells its run from others.
             files: Names of files that a run writes beside its checkpoints.
         """
-        output = OutputDirectory.of(config.out, files)
-        output.check_apart(self.config, "model", "teacher")
+        output = OutputDirectory.of(getattr(config, "out", None), files)
+        output.check_apart(self.config)
         assert output.path is not None
         if not (self.options.resume and (output.path / MANIFEST).exists()):
             output.check(settings, self.options)
@@ -102,7 +134,8 @@ class Plan:
         Args:
             corpus: The digest of the corpus.
         """
-        made_of = {self.origin: self.base} if self.warm_up else {}
+        made_of = {self.base: self.model} if self.base != self.model else {}
+        made_of |= {self.origin: self.base} if self.warm_up else {}
         for folder, base in {**made_of, **dict.fromkeys(self.rounds, self.origin)}.items():
             if not (as_path(folder) / MANIFEST).exists():
                 continue
@@ -123,6 +156,13 @@ class Plan:
         """
         self.check_made_of(corpus)
         return corpus if self.teacher is None else f"{corpus} {describe_base(self.teacher).fingerprint}"
+
+    def tokens_per_word(self) -> dict[str, float]:
+        """What new pieces do to held-out text, as their phase has measured it; nothing where there are none."""
+        if self.config.new_tokens is None:
+            return {}
+        measured = read_manifest(self.base).metrics["corpus"]
+        return {name: measured[name] for name in ("tokens_per_word_before", "tokens_per_word")}
 
     def folder(self, phase: str) -> str:
         """Where a phase lies: beside the result, or in a temporary folder where that is kept in memory."""

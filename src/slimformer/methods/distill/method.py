@@ -137,7 +137,7 @@ class Distill(Method[DistillConfig]):
 
     def phases(self) -> Sequence[Phase]:
         """None come first; a place that is taken for the one that comes last is refused now."""
-        check_place(self.config, self.options, "teacher", "student")
+        check_place(self.config, self.options)
         return ()
 
     def start(self) -> str:

@@ -34,6 +34,7 @@ class Finetune(TaskMethod[FinetuneConfig]):
     name = "finetune"
     config_class = FinetuneConfig
     headless = True
+    replaces_base = True
     showcase = Showcase("MiniLM, fine-tuned")
 
     #: What keeps the model close to its base; None for plain fine-tuning.

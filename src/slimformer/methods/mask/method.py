@@ -29,7 +29,6 @@ class Mask(TaskMethod[MaskConfig]):
     """
 
     name = "mask"
-    keeps_base = True
     config_class = MaskConfig
     leaves = "mask"
     showcase = Showcase("MiniLM, one bit per weight", {"lr": 2e-3})

@@ -17,6 +17,7 @@ from slimformer.inference.evaluation import head_classes
 from slimformer.methods.elastic.config import ElasticConfig
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.method import Phase, Showcase
+from slimformer.methods.output import OutputDirectory
 from slimformer.methods.quantize.config import QuantizeConfig
 from slimformer.methods.sized import SizedMethod, sizes_of_base
 from slimformer.tasks import get_task
@@ -78,6 +79,7 @@ class Quantize(SizedMethod[QuantizeConfig]):
         self._check_skeleton(source)
         folder = self._teacher_folder(task.name)
         self.teacher = str(folder)
+        OutputDirectory.of(self.teacher).check_apart(config)
         method, config_class = ("elastic", ElasticConfig) if source.is_nested else ("finetune", FinetuneConfig)
         shared = {name: value for name, value in config.given().items() if name in FinetuneConfig.model_fields}
         settings = config_class.make({**shared, "lr": TEACHER_LR, "out": self.teacher})

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from slimformer.corpus.examples import Encoder
 from slimformer.errors import ConfigError, DataError
-from slimformer.methods.adapt.vocabulary.kinds import open_splitting
+from slimformer.methods.extend.kinds import open_splitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from transformers import PreTrainedTokenizerBase
 
-    from slimformer.methods.adapt.vocabulary.splitting import Splitting, Tokens
+    from slimformer.methods.extend.splitting import Splitting, Tokens
 
     #: A piece that might be added: its text, and what it is joined from where that matters.
     Candidate = tuple[str, Tokens]

@@ -13,14 +13,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError
-from slimformer.methods.adapt.vocabulary.splitting import Splitting
+from slimformer.methods.extend.splitting import Splitting
 from slimformer.methods.trim.vocabulary import BPE, Unigram, WordPiece, open_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slimformer.methods.adapt.vocabulary.choosing import NewPiece
-    from slimformer.methods.adapt.vocabulary.splitting import Tokens
+    from slimformer.methods.extend.choosing import NewPiece
+    from slimformer.methods.extend.splitting import Tokens
     from slimformer.methods.trim.vocabulary import Vocabulary
 
 #: What stands for a blank at the start of a word where a tokenizer does not cut texts into words by itself.

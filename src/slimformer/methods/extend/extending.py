@@ -11,8 +11,8 @@ import torch
 from slimformer.anatomy import Anatomy
 from slimformer.corpus.examples import Encoder
 from slimformer.errors import AnatomyError, ConfigError
-from slimformer.methods.adapt.vocabulary.choosing import LEAST, choose_new_pieces
-from slimformer.methods.adapt.vocabulary.kinds import open_splitting
+from slimformer.methods.extend.choosing import LEAST, choose_new_pieces
+from slimformer.methods.extend.kinds import open_splitting
 from slimformer.methods.trim.model import resize_vocabulary
 from slimformer.methods.trim.tokenizer import reload_tokenizer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedTokenizerBase
 
-    from slimformer.methods.adapt.vocabulary.choosing import NewPiece
+    from slimformer.methods.extend.choosing import NewPiece
 
 T = TypeVar("T", bound="PreTrainedTokenizerBase")
 

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from slimformer import models
 from slimformer.errors import AnatomyError, ConfigError
-from slimformer.methods.adapt.vocabulary import (
+from slimformer.methods.extend import (
     NewPiece,
     choose_new_pieces,
     compare_extended,
@@ -24,7 +24,7 @@ from slimformer.methods.adapt.vocabulary import (
     extend_vocabulary,
 )
 from tests import zoo
-from tests.methods.adapt.vocabulary.test_choosing import random_texts
+from tests.methods.extend.test_choosing import random_texts
 from tests.methods.trim import toys
 from tests.parameters import slow
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from slimformer.errors import CheckpointError, ConfigError, DataError
-from slimformer.methods.adapt.vocabulary import NewPiece, choose_new_pieces, count_words, extend_tokenizer
+from slimformer.methods.extend import NewPiece, choose_new_pieces, count_words, extend_tokenizer
 from tests.methods.trim import toys
 from tests.parameters import slow
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slimformer.methods.adapt.vocabulary.choosing import NewPiece
+    from slimformer.methods.extend.choosing import NewPiece
     from slimformer.methods.trim.vocabulary import Vocabulary
 
     #: The pieces of a word or of a stretch of it.
