@@ -72,7 +72,7 @@ class Work:
         folder: Where its data lie.
         target: The classes that are adapted to.
         base: Steps of pre-training from scratch; none for a model that is pre-trained.
-        head: Steps of a new decoder.
+        head: Steps of a new decoder; None where the base brings one.
         steps: Steps of pre-training on the target, and of each round.
         batch: Images of such a step.
         lr: Its learning rate.
@@ -85,7 +85,7 @@ class Work:
     folder: str
     target: tuple[str, ...]
     base: int
-    head: int
+    head: int | None
     steps: int
     batch: int
     lr: float
@@ -100,7 +100,7 @@ MODELS = {
         "fashion-mnist",
         ("T-shirt/top", "Pullover", "Dress", "Coat", "Shirt"),
         base=2500,
-        head=1,
+        head=None,
         steps=300,
         batch=64,
         lr=5e-4,
@@ -126,13 +126,13 @@ MODELS = {
 
 def longer(work: Work) -> Work:
     """Three seeds and four times the steps."""
-    times = {name: 4 * getattr(work, name) for name in ("head", "steps", "tuning")}
-    return replace(work, **times, seeds=3)
+    head = None if work.head is None else 4 * work.head
+    return replace(work, head=head, steps=4 * work.steps, tuning=4 * work.tuning, seeds=3)
 
 
 def shortest(work: Work) -> Work:
     """Two steps of everything."""
-    return replace(work, base=min(2, work.base), head=2, steps=2, batch=4, tuning=2, seeds=1)
+    return replace(work, base=min(2, work.base), head=work.head and 2, steps=2, batch=4, tuning=2, seeds=1)
 
 
 class Table:
@@ -162,9 +162,7 @@ class Table:
         """Fine-tune what a method starts from, and measure it on test."""
         course = self.course(labels, seed)
         if method == TWICE:
-            steps = {"model": course.origin(), "max_steps": 2 * self.work.steps}
-            longer = AdaptConfig.make({**course.config.given(), **steps})
-            course = replace(course, config=longer, folder=course.folder / "twice")
+            course = course.with_steps(2 * self.work.steps, course.folder / "twice")
         score = course.score(METHODS.get(method, 0), labels)
         what = {"model": self.model, "method": method, "labels": labels, "seed": seed, "steps": self.work.steps}
         result = {**what, "test": round(100 * score.score, 2)}
@@ -180,7 +178,7 @@ class Table:
             then_task="image-classification",
             data=str(images / "target"),
             max_steps=work.steps,
-            head_steps=work.head,
+            **({} if work.head is None else {"head_steps": work.head}),
             batch_size=work.batch,
             lr=work.lr,
             save_every=100,

@@ -134,13 +134,13 @@ class Demo:
             return {"data": str(self.data)}
         return {"corpus": [str(self.data / "train.jsonl")], "text_column": "text", "task": None}
 
-    def add(self, name: str, result: RunResult, before: float = 0.0, size: str | None = None) -> None:
+    def add(self, name: str, result: RunResult, seconds: float, size: str | None = None) -> None:
         """Measure a result and add its row.
 
         Args:
             name: What to call it.
             result: The result.
-            before: Seconds that were spent on what it started from.
+            seconds: How long all of its runs took.
             size: Which of its nested sizes; None for the whole.
         """
         assert result.folder is not None
@@ -156,7 +156,7 @@ class Demo:
                 cost["bytes"],
                 cost["parameters"],
                 cost["latency_ms"]["p50"],
-                before + result.seconds,
+                seconds,
             )
         )
 
@@ -223,21 +223,20 @@ def write_reviews(folder: Path, reviews: dict[str, list[str]]) -> None:
 def _show(demo: Demo, name: str) -> None:
     """Run a method as its showcase says, measure what came out and draw its log."""
     method: type[Method[Any]] = METHODS.get(name)
-    showcase = method.showcase
+    showcase, out = method.showcase, demo.folder / name
     if showcase is None:
         return
-    out = demo.folder / name
     base = MODEL if showcase.start_from is None else str(demo.folder / showcase.start_from)
     settings = {**demo.settings, **demo.material(method), **showcase.settings, method.starts_from: base}
-    steps = (key for key in settings if key.endswith("_steps"))
-    settings |= {key: min(settings[key], demo.settings["max_steps"]) for key in steps}
-    learned = _run(demo, name, out, settings)
-    result, before = learned, 0.0
+    most, start = demo.settings["max_steps"], time.monotonic()
+    settings |= {key: min(value, most) for key, value in settings.items() if key.endswith("_steps")}
+    result = learned = _run(demo, name, out, settings)
     if showcase.finetune is not None:
         tuned = {"model": str(out), **demo.settings, **showcase.finetune, "data": str(demo.data)}
-        result, before = _run(demo, "finetune", out.with_name(f"{name}-finetuned"), tuned), learned.seconds
+        result = _run(demo, "finetune", out.with_name(f"{name}-finetuned"), tuned)
+    seconds = time.monotonic() - start
     for size in showcase.sizes or (None,):
-        demo.add(showcase.title, result, before, size)
+        demo.add(showcase.title, result, seconds, size)
     if any("loss" in entry for entry in learned.log):
         demo.figures.append(_curves(name, learned))
 

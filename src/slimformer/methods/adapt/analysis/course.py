@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from slimformer import finetune, models
@@ -109,6 +109,19 @@ class Course:
         phases = self._phases(0)
         trained = run_phase(phases[0], self._options).folder if len(phases) > 1 else self.config.model
         return str(trained)
+
+    def with_steps(self, steps: int, folder: Path) -> Course:
+        """The same from the same warmed head on, with other steps of pre-training.
+
+        Args:
+            steps: How many in each round.
+            folder: Where its models go.
+        """
+        origin = self.origin()
+        own = self.config.given()
+        if origin != self.config.model:
+            own.pop("head_steps", None)
+        return replace(self, config=AdaptConfig.make({**own, "model": origin, "max_steps": steps}), folder=folder)
 
     @property
     def _options(self) -> RunOptions:

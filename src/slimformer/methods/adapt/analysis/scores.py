@@ -47,8 +47,7 @@ def scores_by_steps(
             first = Course(_changed(config, seed=seed), folder / f"seed-{seed}", split, tuning, quiet)
             scores.append(first.score(None, 0))
             for count in steps:
-                changed = _changed(first.config, model=first.origin(), max_steps=count)
-                course = replace(first, config=changed, folder=first.folder / f"{count}-steps")
+                course = first.with_steps(count, first.folder / f"{count}-steps")
                 scores += [course.score(rounds, count) for rounds in range(config.own_rounds + 1)]
     return picture(scores, "Steps of pre-training", "steps of pre-training", split)
 
