@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The one place where long runs become short ones: what these settings are at most, wherever a page gives them, as
 #: flags or in Python. Epochs are short already, since the data that is prepared is small.
-SHORTER = {"max-steps": 2, "head-steps": 2, "batch-size": 4, "max-length": 32}
+SHORTER = {"max-steps": 2, "head-steps": 2, "batch-size": 4, "max-length": 32, "new-tokens": 2}
 #: Flags that commands are given besides.
 BESIDES = {"bench": ("--seconds", "0"), "export": ("--length", "16")}
 #: Commands of a shell that are known and not run: they install or prepare the machine.

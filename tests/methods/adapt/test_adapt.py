@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused_before_work(place, tmp_path, changes, error, 
 
 
 def test_steps_of_a_head_that_is_not_warmed_up_are_refused(place, tmp_path):
-    with pytest.raises(ConfigError, match="`head_steps` is 3, and `.*headed` has the head it needs"):
+    with pytest.raises(ConfigError, match=r"`head_steps` is 3, and `.*headed` has the head it needs"):
         adapt(place, model=place / "headed", head_steps=3, out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
