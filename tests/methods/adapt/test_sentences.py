@@ -18,7 +18,7 @@ from slimformer.inference.pipeline import open_pipeline
 from slimformer.models.sentence import SentenceSettings
 from tests import corpus, runs, zoo
 
-QUICK = {"max_steps": 4, "head_steps": 3, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
+QUICK = {"max_steps": 4, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,8 @@ def place(tmp_path_factory):
 
 def adapt(place, **changes):
     settings = {"model": place / "encoder", "corpus": [str(place / "text.txt")], "objective": "tsdae"}
-    return slimformer.adapt(**{**settings, **QUICK, **changes})
+    warm_up = {} if "model" in changes or changes.get("trains") == "head" else {"head_steps": 3}
+    return slimformer.adapt(**{**settings, **QUICK, **warm_up, **changes})
 
 
 @pytest.mark.slow
