@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import AutoModel
 
-from harness import RESULTS, keep, kept, options
+from harness import RESULTS, keep, kept, training_options
 from slimformer import artifact, finetune, models
 from slimformer.methods.quantize.analysis import detect_case, tokens_in
 from slimformer.tasks import get_task
@@ -131,11 +131,10 @@ def verdict(runs: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Run what has not been run yet."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--base", default="minilm")
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-detect-case")
-    parser.add_argument("--bf16", action="store_true", help="train in bfloat16, where the processor is faster so")
     parser.add_argument("--steps", type=int, default=800, help="steps of fine-tuning")
     parser.add_argument("--seeds", default="0,1")
     arguments = parser.parse_args()

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from harness import RESULTS, options
+from harness import RESULTS, training_options
 from harness.language import BATCH, cut_blocks, losses
 from harness.nested import SIZES, TOGETHER, VARIANTS, summary
 from harness.pieces import OutOfTimeError, Pieces
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NAME = "elastic_lm"
+ROWS = ("elastic", "separate", "others", "nas")
 RATES = (4e-4, 1e-3, 2.5e-3)
 #: Allocations in a piece of work, tokens they are measured on, and pieces.
 PAIRS, PAIR_TOKENS, PAIR_PIECES = 25, 20_480, 40
@@ -142,11 +143,10 @@ class Table:
         plan: How large everything is.
         pieces: Where results are kept.
         work: Folder for models and texts.
-        threads: Threads to train with.
     """
 
-    def __init__(self, plan: Plan, pieces: Pieces, work: Path, threads: int) -> None:
-        self.plan, self.pieces, self.work, self.threads = plan, pieces, work, threads
+    def __init__(self, plan: Plan, pieces: Pieces, work: Path) -> None:
+        self.plan, self.pieces, self.work = plan, pieces, work
         self.texts = work / "texts"
         self.sizes = name_sizes(list(SIZES.values()))
 
@@ -163,7 +163,8 @@ class Table:
             data=str(self.texts),
             max_length=self.plan.length,
             out=str(out),
-            threads=self.threads,
+            threads=self.pieces.arguments.threads,
+            bf16=self.pieces.arguments.bf16,
             save_every=128,
             log_every=64,
             quiet=True,
@@ -308,18 +309,27 @@ class Table:
             lambda: {"loss": self.allocation_losses(variant, self.mixed(order), self.blocks["test"][self.some])},
         )
 
-    def everything(self) -> None:
-        """All pieces of the table."""
+    def elastic(self) -> None:
+        """All sizes in one run, and their mixtures."""
         self.losses_of("elastic")
         for order in ORDERS:
             self.mixtures("elastic", order)
         self.do("consistency of elastic", lambda: self.agreement("elastic"))
+
+    def separate(self) -> None:
+        """Each size by itself."""
         for size in SIZES:
             self.losses_of(f"separate {size}")
         self.do("consistency of separate", lambda: self.agreement("separate"))
+
+    def others(self) -> None:
+        """Other ways of training all sizes in one run."""
         self.losses_of("joint")
         self.losses_of("per-block")
         self.mixtures("per-block", "increasing")
+
+    def nas(self) -> None:
+        """Pairs of allocation and loss, and a search by what they tell."""
         pairs: dict[str, float] = {}
         for number, part in enumerate(self.drawn()):
             measured = self.do(
@@ -346,9 +356,10 @@ def shapes(arguments: argparse.Namespace) -> list[Plan]:
 
 def main() -> None:
     """Do whatever is not done yet."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
+    parser.add_argument("--rows", default=",".join(ROWS), help="of these, in several processes if you like")
     parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
     parser.add_argument("--full", action="store_true", help="X of 2 million tokens, three seeds, a scaling law")
     arguments = parser.parse_args()
@@ -362,10 +373,11 @@ def main() -> None:
         write_texts(arguments.data, work, arguments.tiny)
         try:
             for plan in plans(arguments):
-                Table(plan, pieces, work, arguments.threads).everything()
+                for row in arguments.rows.split(","):
+                    getattr(Table(plan, pieces, work), row)()
             for plan in shapes(arguments):
                 for variant in VARIANTS:
-                    Table(plan, pieces, work, arguments.threads).losses_of(variant)
+                    Table(plan, pieces, work).losses_of(variant)
         except OutOfTimeError:
             print("the minutes are over; start again to go on")
             return

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import RESULTS, keep, kept, options
+from harness import RESULTS, keep, kept, training_options
 from slimformer import finetune, mask
 from slimformer.inference.bench import bench
 
@@ -176,9 +176,8 @@ class Bench:
 
 def main() -> None:
     """Compare on each task, then measure masks that make models faster."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--bf16", action="store_true", help="compute in bfloat16, where the processor is faster so")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", default="0,1")
     arguments = parser.parse_args()

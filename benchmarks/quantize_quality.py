@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import RESULTS, keep, kept, options
+from harness import RESULTS, keep, kept, training_options
 from slimformer import artifact, finetune, quantize
 from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig
@@ -192,10 +192,9 @@ def _mean(values: dict[int, float]) -> float:
 
 def main() -> None:
     """Run what has not been run yet."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-quantize-quality")
-    parser.add_argument("--bf16", action="store_true", help="train in bfloat16, where the processor is faster so")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--variants", default=None, help="names of the table, separated by semicolons; by default all")
     parser.add_argument("--seeds", default=None, help="by default 0,1; 0,1,2 with --full")

@@ -50,6 +50,13 @@ def options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def training_options(description: str) -> argparse.ArgumentParser:
+    """Options of benchmarks that train."""
+    parser = options(description)
+    parser.add_argument("--bf16", action="store_true", help="train in bfloat16, where the processor is faster so")
+    return parser
+
+
 def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, float]:
     """Median seconds of each alternative, run one after the other in every round: noise hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}

@@ -54,5 +54,6 @@ class Pieces:
         return {**self.summary(self.done), "pieces": self.done}
 
     def keep(self) -> None:
-        """Write the result file."""
+        """Write the result file, with what other processes have added to it meanwhile."""
+        self.done = {**kept(self.benchmark).get("pieces", {}), **self.done}
         write(self.benchmark, self.arguments, self.result())
