@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harness import RESULTS, options
+from harness import RESULTS, training_options
 from harness.pieces import OutOfTimeError, Pieces
 from slimformer import adapt
 from slimformer.inference.embedding import embed
@@ -218,6 +218,7 @@ class Table:
             seed=seed,
             resume=True,
             threads=self.arguments.threads,
+            bf16=self.arguments.bf16,
             quiet=True,
             **settings,
         )
@@ -258,7 +259,7 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Do whatever is not done yet."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
     parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")

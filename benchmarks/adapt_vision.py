@@ -29,7 +29,7 @@ import numpy as np
 import torch
 import transformers
 
-from harness import RESULTS, options
+from harness import RESULTS, training_options
 from harness.pieces import OutOfTimeError, Pieces
 from harness.vision import write_processor, write_smaller
 from slimformer import adapt
@@ -187,6 +187,7 @@ class Table:
             finetune_lr=work.tuning_lr,
             seed=seed,
             threads=self.arguments.threads,
+            bf16=self.arguments.bf16,
         )
         corpus = write_unlabelled(config, labels, self.folder / f"{labels}-labels")
         config = AdaptConfig.make({**config.given(), "corpus": [str(corpus)]})
@@ -216,6 +217,7 @@ class Table:
             save_every=250,
             seed=self.arguments.seed,
             threads=self.arguments.threads,
+            bf16=self.arguments.bf16,
             resume=True,
             quiet=True,
         )
@@ -304,7 +306,7 @@ def draw(pieces: Pieces, arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     """Do whatever is not done yet."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--weights", type=Path, default=None, help="DeiT-tiny, by default beside the data")
     parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")

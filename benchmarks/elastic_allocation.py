@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness import RESULTS, keep, options
+from harness import RESULTS, keep, training_options
 from slimformer import artifact, elastic
 from slimformer.sizes import (
     ORDERS,
@@ -85,6 +85,7 @@ def trained(weights: Path, data: Path, work: Path, arguments: Any) -> Any:
         lr=3e-4,
         seed=arguments.seed,
         threads=arguments.threads,
+        bf16=arguments.bf16,
         calibration=CALIBRATION,
         best=False,
         resume=True,
@@ -130,7 +131,7 @@ def _score(values: list[float], others: list[float]) -> dict[str, int]:
 
 def main() -> None:
     """Compare before and after training."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--weights", type=Path, default=SHARED / "weights" / "stories15M")
     parser.add_argument("--data", type=Path, default=SHARED / "data" / "tinyshakespeare")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-elastic-allocation")

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import RESULTS, keep, kept, options
+from harness import RESULTS, keep, kept, training_options
 from slimformer import elastic, finetune
 from slimformer.methods.elastic.analysis import pareto
 from slimformer.tasks.options import TaskOptions
@@ -120,7 +120,9 @@ class Bench:
         work, seed = MODELS[model], self.arguments.seed
         key = f"{model}, {variant}, {work.steps} steps, seed {seed}"
         if key not in self.runs:
-            self.runs[key] = {"model": model, "variant": variant, "seed": seed, **self._train(key, work, base, variant)}
+            trained = self._train(key, work, base, variant)
+            numbers = "bfloat16" if self.arguments.bf16 else "float32"
+            self.runs[key] = {"model": model, "variant": variant, "seed": seed, "trained in": numbers, **trained}
             self.summarise()
             keep(NAME, self.arguments, self.known)
 
@@ -146,6 +148,7 @@ class Bench:
             log_every=100,
             seed=self.arguments.seed,
             threads=self.arguments.threads,
+            bf16=self.arguments.bf16,
             resume=not self.arguments.tiny,
             quiet=True,
             **{**settings, **more},
@@ -205,7 +208,7 @@ def seconds(result: Any) -> dict[str, Any]:
 
 def main() -> None:
     """Train every model in every way; results are kept after each run."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
     parser.add_argument("--models", default=",".join(MODELS))

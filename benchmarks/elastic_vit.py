@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import transformers
 
-from harness import RESULTS, keep, kept, options
+from harness import RESULTS, keep, kept, training_options
 from harness.vision import write_processor, write_smaller
 from slimformer import elastic, finetune, load
 from slimformer.models import load_processor
@@ -82,6 +82,7 @@ class Bench:
             log_every=100,
             seed=self.arguments.seed,
             threads=self.arguments.threads,
+            bf16=self.arguments.bf16,
             resume=True,
             quiet=True,
             **settings,
@@ -227,7 +228,7 @@ def spread(length: int, count: int) -> list[int]:
 
 def main() -> None:
     """Do all parts; results are kept after each run."""
-    parser = options(__doc__)
+    parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--weights", type=Path, default=None, help="DeiT-tiny, by default beside the data")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
