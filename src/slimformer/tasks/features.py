@@ -66,6 +66,11 @@ class Features(Sequence[Inputs]):
     def __len__(self) -> int:
         return len(self._inputs)
 
+    def take(self, rows: Sequence[int]) -> Features:
+        """Some of the items, each as often as it is named."""
+        extra = [self.extra[row] for row in rows] if len(self.extra) else ()
+        return Features([self[row] for row in rows], extra)
+
     @property
     def stored(self) -> Sequence[Inputs]:
         """What the items are made of, before any transform."""
@@ -247,3 +252,9 @@ class PairCollator:
             for item, first in zip(items, firsts, strict=True)
         ]
         return self.collate([*firsts, *seconds])
+
+
+def counted_tokens(batch: Mapping[str, Any], *, shifted: bool) -> int:
+    """How many tokens of a batch have a label; with `shifted`, position n predicts token n + 1."""
+    labels = batch["labels"]
+    return max(1, int(((labels[:, 1:] if shifted else labels) != IGNORED).sum()))

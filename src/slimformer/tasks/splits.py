@@ -53,6 +53,10 @@ class Split(Sequence[Example]):
     def __len__(self) -> int:
         return len(self.examples)
 
+    def take(self, rows: Sequence[int]) -> Split:
+        """Some of the examples, each as often as it is named."""
+        return Split([self.examples[row] for row in rows], [self.origins[row] for row in rows])
+
     def at(self, index: int) -> str:
         """Where an example came from, the way every message spells it."""
         file, line = self.origins[index]

@@ -10,7 +10,7 @@ from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.kinds.answers import class_answers, scored_line
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
-from slimformer.tasks.metrics import classification_metrics
+from slimformer.tasks.metrics import ClassScores, classification_metrics, score_classes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,8 +38,13 @@ class OneLabel(Kind):
         self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None, metrics: Sequence[str]
     ) -> dict[str, float]:
         """Compare with the truth."""
-        truth = np.array([example["label"] for example in split])
-        return classification_metrics(truth, np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
+        return classification_metrics(_truth(split), np.asarray(predictions).argmax(-1), len(labels or ()), metrics)
+
+    def by_class(
+        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None
+    ) -> ClassScores | None:
+        """Each label, and which are mistaken for which."""
+        return score_classes(_truth(split), np.asarray(predictions).argmax(-1), list(labels or ()))
 
     def decode(
         self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
@@ -88,3 +93,7 @@ class Classification(OneLabel):
     def encode(self, request: Any) -> Example:
         """A text or a pair."""
         return {**texts_in(self, request), "label": 0}
+
+
+def _truth(split: Split) -> np.ndarray[Any, Any]:
+    return np.array([example["label"] for example in split])

@@ -104,6 +104,12 @@ class Embedding(Kind):
         texts = [{"text": self.sentence.prompt + example["text"]} for example in split]
         return text_features(Split(texts, split.origins), processor, max_length, label=False)
 
+    def take(
+        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
+    ) -> tuple[Split, Features, Any] | None:
+        """None: an item that is there twice would be its own neighbour."""
+        return None
+
     def decode(
         self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
     ) -> list[Answer]:
@@ -205,6 +211,13 @@ class Similarity(Embedding):
         first, second = unit[: len(split)], unit[len(split) :]
         truth = np.array([example["label"] for example in split])
         return regression_metrics(truth, (first * second).sum(axis=1), metrics)
+
+    def take(
+        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
+    ) -> tuple[Split, Features, Any] | None:
+        """Some pairs."""
+        both = [*rows, *(row + len(split) for row in rows)]
+        return split.take(rows), features.take(both), np.asarray(predictions)[both]
 
 
 class ImageRetrieval(ImageKind, Embedding):

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
+import numpy as np
+
 from slimformer.errors import DataError
-from slimformer.models import IGNORED
 from slimformer.tasks.columns import Columns, check_columns, first_present, given_columns, guess_text, label_names
 from slimformer.tasks.features import Collator, Features, padding_collator
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from slimformer.models.sentence import SentenceSettings
+    from slimformer.tasks.metrics import ClassScores
     from slimformer.tasks.preset import ReaderName
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
@@ -241,6 +243,20 @@ class Kind(ABC):
     ) -> dict[str, float]:
         """Measure a model's outputs."""
 
+    def by_class(
+        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None
+    ) -> ClassScores | None:
+        """What a model gets right label by label; None where there are no labels to tell apart."""
+        return None
+
+    def take(
+        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
+    ) -> tuple[Split, Features, Any] | None:
+        """Some rows with their outputs, each as often as it is named; None where a row does not count by itself."""
+        if len(features) != len(split):
+            return None
+        return split.take(rows), features.take(rows), np.asarray(predictions)[rows]
+
     # From requests to answers.
 
     @abstractmethod
@@ -282,19 +298,3 @@ class Kind(ABC):
         """The error for a request of another form."""
         text = repr(request) if isinstance(request, str) else str(request)
         return DataError(f"a request for {self.name} reads `{text[:60]}`; give {self.request}")
-
-
-def counted_tokens(batch: Arrays, *, shifted: bool) -> int:
-    """How many tokens of a batch have a label; with `shifted`, position n predicts token n + 1."""
-    labels = batch["labels"]
-    return max(1, int(((labels[:, 1:] if shifted else labels) != IGNORED).sum()))
-
-
-def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> None:
-    """Refuse what a task of this kind cannot be told."""
-    for name, value in settings.items():
-        if name not in kind.choices:
-            raise DataError(f"task `{task}` has no {name}, but `{value}` was given; leave it out")
-        values = kind.choices[name]
-        if values is not None and value not in values:
-            raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")

@@ -10,9 +10,9 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.models import IGNORED
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features, PaddingCollator, padding_collator
+from slimformer.tasks.features import Features, PaddingCollator, counted_tokens, padding_collator
 from slimformer.tasks.kinds.answers import likeliest
-from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import check_length, need_fast, text_of, texts_in
 from slimformer.tasks.masking import TokenMasking
 from slimformer.tasks.metrics import likelihood_metrics, reduce_logits

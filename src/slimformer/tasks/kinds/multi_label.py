@@ -12,7 +12,7 @@ from slimformer.tasks.features import Features
 from slimformer.tasks.kinds.answers import label_of, scored_line, sigmoid
 from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
-from slimformer.tasks.metrics import multi_label_metrics
+from slimformer.tasks.metrics import ClassScores, multi_label_metrics, score_labels
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -117,6 +117,13 @@ class MultiLabel(Kind):
         """Compare with the truth."""
         scores = sigmoid(np.asarray(predictions, np.float64))
         return multi_label_metrics(np.stack(_targets(split)).astype(int), scores, THRESHOLD, metrics)
+
+    def by_class(
+        self, split: Split, features: Features, predictions: Any, labels: Sequence[str] | None
+    ) -> ClassScores | None:
+        """Each label by itself."""
+        chosen = sigmoid(np.asarray(predictions, np.float64)) >= THRESHOLD
+        return score_labels(np.stack(_targets(split)).astype(int), chosen.astype(int), list(labels or ()))
 
     def encode(self, request: Any) -> Example:
         """A text or a pair."""

@@ -11,9 +11,9 @@ from slimformer.errors import DataError, describe
 from slimformer.models import IGNORED
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
-from slimformer.tasks.features import Features, PaddingCollator, padding_collator
+from slimformer.tasks.features import Features, PaddingCollator, counted_tokens, padding_collator
 from slimformer.tasks.kinds.answers import label_of
-from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename, counted_tokens
+from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import check_length, need_fast
 from slimformer.tasks.metrics import tagging_metrics
 
