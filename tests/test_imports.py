@@ -15,6 +15,7 @@ USES = {
     "load": "import slimformer; slimformer.load(A)",
     "verify": "import slimformer; slimformer.verify(A)",
     "evaluate": "from slimformer.cli import main; main(['evaluate', A, '--data', D])",
+    "compare": "from slimformer.cli import main; main(['compare', A, M, '--data', D, '--report', T + '/page.html'])",
     "predict": "from slimformer.cli import main; main(['predict', A, 'a film', '--json'])",
     "bench": "from slimformer.cli import main; main(['bench', A, '--length', '8', '--seconds', '0'])",
     "inspect": "from slimformer.cli import main; main(['inspect', A])",

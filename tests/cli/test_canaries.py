@@ -58,6 +58,7 @@ METHOD_COMMANDS = {
 COMMANDS = {
     "export": ["{artifact}", "--out", "out.onnx"],
     "evaluate": ["{artifact}", "--data", "{data}"],
+    "compare": ["{artifact}", "--data", "{data}", "--timed", 2],
     "predict": ["{artifact}", "the film was good"],
     "bench": ["{artifact}", "--length", 8, "--seconds", 0],
     "verify": ["{artifact}"],

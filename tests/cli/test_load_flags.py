@@ -17,6 +17,7 @@ def commands(folder, data, out):
     return {
         "predict": ["predict", folder, "good"],
         "evaluate": ["evaluate", folder, "--data", data, "--quiet"],
+        "compare": ["compare", folder, "--data", data, "--timed", "2"],
         "bench": ["bench", folder, "--seconds", "0", "--length", "8"],
         "export": ["export", folder, "--out", out / "model.onnx"],
         "merge": ["merge", folder, "--out", out / "plain"],
@@ -35,7 +36,7 @@ def otherwise(artifact, tmp_path):
 EXPORT = pytest.param("export", marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", EXPORT])
+@pytest.mark.parametrize("command", ["predict", "evaluate", "compare", "bench", EXPORT])
 def test_without_checking_answers_are_not_compared(otherwise, data, tmp_path, command):
     words = commands(otherwise, data, tmp_path)[command]
     runs.run(*words).refused("does not give the outputs recorded at saving")
@@ -43,7 +44,7 @@ def test_without_checking_answers_are_not_compared(otherwise, data, tmp_path, co
     assert done.code == 0, done.err
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate", "bench", "export"])
+@pytest.mark.parametrize("command", ["predict", "evaluate", "compare", "bench", "export"])
 def test_without_checking_sums_are_compared_all_the_same(artifact, data, tmp_path, command):
     folder = shutil.copytree(artifact, tmp_path / "artifact")
     (folder / "README.md").write_text("mine")

@@ -59,6 +59,7 @@ def test_a_base_that_has_moved_is_named(base, data, tmp_path):
     (tmp_path / "base").rename(tmp_path / "elsewhere")
     commands = {
         "evaluate": ["--data", data],
+        "compare": ["--data", data, "--timed", 2],
         "verify": [],
         "bench": ["--length", 8, "--seconds", 0],
     }

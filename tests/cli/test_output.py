@@ -57,6 +57,7 @@ def test_labels_and_paths_of_strangers_do_not_reach_the_terminal(flags, hostile)
         ["evaluate", artifact, "--data", folder, *flags],
         ["verify", artifact, *flags],
         ["inspect", artifact, *flags],
+        ["compare", artifact, "--data", folder, "--timed", 2, *flags],
         ["bench", artifact, "--length", 8, "--seconds", 0, *flags],
     ]
     for done in (trained, *(runs.run(*command) for command in commands)):

@@ -8,6 +8,7 @@ import statistics
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from slimformer.models.settings import as_device
 from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from torch import Tensor, nn
 
@@ -88,12 +89,7 @@ def bench(
     """
     _check_asked(shapes, seconds, warm_up)
     place = as_device(device)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before if threads is None else check_threads(threads))
-    except ValueError as error:
-        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
-    try:
+    with using_threads(threads) as used:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
         with PeakMemory() as memory:
             opened = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False)
@@ -105,11 +101,23 @@ def bench(
             "bytes": _stored_bytes(model, loaded, size),
             "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
             "peak_memory_bytes": memory.growth,
-            "threads": torch.get_num_threads(),
+            "threads": used,
             "device": str(next(loaded.parameters()).device),
             **timings[0].as_dict(),
             "shapes": [timing.as_dict() for timing in timings],
         }
+
+
+@contextmanager
+def using_threads(threads: int | None) -> Iterator[int]:
+    """Let PyTorch use so many threads of the CPU inside a `with` block; None for as many as it does."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before if threads is None else check_threads(threads))
+    except ValueError as error:
+        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
+    try:
+        yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
 

@@ -139,6 +139,10 @@ class TaskPipeline:
         """Answer all requests, in their order; one that cannot be answered is an error."""
         return [] if isinstance(requests, list | tuple) and not requests else self._answer(self.codec.encode(requests))
 
+    def answer(self, split: Split) -> list[Answer]:
+        """Answer the examples of a split as requests, whatever labels they have."""
+        return self._answer(self.codec.prepare(split))
+
     def stream(self, requests: Iterable[TaskRequest], ahead: int | None = None) -> Iterator[Reply]:
         """Answer any number of requests, in their order and in constant memory; those that fail say why.
 

@@ -54,6 +54,10 @@ COMMANDS: Registry[Any] = Registry(
             "slimformer.cli.evaluate:evaluate_model",
             "Measure an artifact on a task, by default the one it was trained for.",
         ),
+        "compare": (
+            "slimformer.cli.compare:compare_models",
+            "Measure models side by side: quality, bytes, memory and milliseconds on real texts.",
+        ),
         "predict": (
             "slimformer.cli.predict:predict_requests",
             "Answer texts with a model: labels, numbers, tags, spans, vectors or text.",

@@ -2,12 +2,13 @@
 
 from slimformer.report.finding import Finding
 from slimformer.report.page import Facts, Figure, Page, Table, write_page
-from slimformer.report.plots import Series, bars, clouds, curves, front, heatmaps, scatter
+from slimformer.report.plots import Measured, Series, bars, clouds, curves, front, heatmaps, scatter, tradeoffs
 
 __all__ = [
     "Facts",
     "Figure",
     "Finding",
+    "Measured",
     "Page",
     "Series",
     "Table",
@@ -17,5 +18,6 @@ __all__ = [
     "front",
     "heatmaps",
     "scatter",
+    "tradeoffs",
     "write_page",
 ]

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 COLOURS = ("#2563a8", "#c2571a", "#2e8540", "#8a3ab0", "#b02a43", "#5c6675")
 
 
+MARKERS = ("o", "s", "^", "D", "v")
+
+
 @dataclass(frozen=True)
 class Series:
     """Points that belong together, under one name."""
@@ -59,6 +62,52 @@ def scatter(points: Sequence[tuple[str, float, float]], x_label: str, y_label: s
     axis.set_xlabel(x_label)
     axis.set_ylabel(y_label)
     axis.margins(0.25)
+    return _svg(figure)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A named point of which the height is known up to an interval."""
+
+    name: str
+    x: float
+    y: float
+    interval: tuple[float, float] | None = None
+
+
+def tradeoffs(panels: Sequence[tuple[str, Sequence[Measured], float | None]], y_label: str) -> str:
+    """The same named points over several costs, one panel beside the other, with intervals and limits.
+
+    Args:
+        panels: For each panel the label of its x axis, the points, and where the cost has a limit.
+        y_label: Label of the y axis.
+    """
+    from matplotlib.ticker import FormatStrFormatter, LogLocator
+
+    figure, axes = _figure(len(panels), height=4.0)
+    for axis, (x_label, points, limit) in zip(axes, panels, strict=True):
+        for number, point in enumerate(points):
+            low, high = point.interval or (point.y, point.y)
+            axis.errorbar(
+                [point.x],
+                [point.y],
+                yerr=[[max(0.0, point.y - low)], [max(0.0, high - point.y)]],
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKERS[number // len(COLOURS) % len(MARKERS)],
+                markersize=7,
+                capsize=3,
+                linestyle="none",
+                label=_literal(point.name),
+            )
+        if limit is not None:
+            axis.axvline(limit, color=COLOURS[4], linestyle="--", linewidth=1.2)
+        axis.set_xscale("log", subs=[])
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_xlabel(x_label)
+        axis.margins(x=0.15)
+    axes[0].set_ylabel(y_label)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return _svg(figure)
 
 

@@ -38,6 +38,8 @@ class Storage(ABC):
     weights: ClassVar[tuple[str, ...]]
     #: Files beside the weights that say what of them is the model; the probe holds their sums.
     bound: ClassVar[tuple[str, ...]] = ()
+    #: Whether it cannot be loaded without the base it was made from.
+    needs_base: ClassVar[bool] = False
     #: Whether several sizes are nested in what is stored.
     nested: ClassVar[bool] = False
     #: Why a method that needs another base does not start from it, and what to do; `{name}` is what the user calls it.
@@ -50,6 +52,10 @@ class Storage(ABC):
     def tensor_files(self, folder: Path) -> list[Path]:
         """The safetensors files of a folder."""
         return indexed_files(folder, self.weights)
+
+    def base_files(self, folder: Path, base: str | Path | None, *, cast_base: bool = False) -> list[Path]:
+        """The weight files of another model without which a folder cannot be loaded."""
+        return []
 
     @abstractmethod
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.provenance import describe_base
-from slimformer.artifact.storage.handler import Storage, as_code
+from slimformer.artifact.storage.handler import Storage, as_code, storage_of
 from slimformer.artifact.storage.mask_base import (
     base_processor,
     find_base,
@@ -60,6 +60,7 @@ class MaskStorage(Storage):
     name = "mask"
     no_base = "is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
     weights = (MASK,)
+    needs_base = True
 
     def __init__(
         self,
@@ -132,6 +133,11 @@ class MaskStorage(Storage):
         if not file.base.processor:
             return None
         return base_processor(file.base, find_base(file, folder, base, cast=cast_base))
+
+    def base_files(self, folder: Path, base: str | Path | None, *, cast_base: bool = False) -> list[Path]:
+        """Those of the base, which is stored once however many masks there are."""
+        place = Path(models.resolve(find_base(MaskFile.read(folder / MASK), folder, base, cast=cast_base)))
+        return storage_of(place).tensor_files(place) if place.is_dir() else []
 
     def card(self, manifest: Manifest) -> str:
         """On its base, or merged with it."""
