@@ -123,6 +123,21 @@ def test_a_head_that_is_there_is_kept_and_not_warmed_up(place, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("family", "predicts"), [("bert", True), ("electra", False)])
+def test_of_classes_for_pre_training_those_that_predict_tokens_have_a_head(place, tmp_path, family, predicts):
+    head = hf.BertForPreTraining if predicts else hf.ElectraForPreTraining
+    head(zoo.CONFIGS[family]()).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    steps = {} if predicts else {"head_steps": 2}
+    result = adapt(place, model=tmp_path / "base", rounds=0, out=tmp_path / "out", **steps)
+    assert type(result.model) is (hf.BertForMaskedLM if predicts else hf.ElectraForPreTraining)
+    assert (tmp_path / "out.warmup").exists() == (not predicts)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "out"))
+    name = f"{family}.embeddings.word_embeddings.weight"
+    assert not torch.equal(before[name], after[name])
+
+
+@pytest.mark.slow
 def test_decoders_learn_the_next_token_and_keep_their_features(place, tmp_path):
     result = adapt(place, model=place / "decoder", out=tmp_path / "out", max_steps=20)
     assert type(result.model) is hf.LlamaForCausalLM

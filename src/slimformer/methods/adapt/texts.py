@@ -71,7 +71,19 @@ class Texts:
     @property
     def has_head(self) -> bool:
         """Whether the base brings the head that is needed, alone or among others."""
-        return self.kind.owns(self.source.architecture) or self.source.architecture.endswith("ForPreTraining")
+        return self.kind.owns(self.source.architecture) or self._has_among_others
+
+    @cached_property
+    def _has_among_others(self) -> bool:
+        """Whether a class that is named for pre-training predicts tokens; ELECTRA's tells replaced ones apart."""
+        import torch
+        import transformers
+
+        if not self.source.architecture.endswith("ForPreTraining"):
+            return False
+        with torch.device("meta"):
+            skeleton = getattr(transformers, self.source.architecture)._from_config(self.source.config)
+        return skeleton.get_output_embeddings() is not None
 
     @cached_property
     def needs_warm_up(self) -> bool:
