@@ -332,6 +332,8 @@ def test_a_task_can_come_after(place, tmp_path):
         ({"new_tokens": 3, "rounds": None, "teacher": "x"}, ConfigError, "`x` does not know pieces that are new"),
         ({"new_tokens": 3}, CheckpointError, "`WordLevel`, whose words have no parts"),
         ({"rounds": 0, "reconstruction": 0.0}, ConfigError, "nothing would be learned"),
+        ({"rounds": 0, "similarity_task": "similarity"}, ConfigError, "changes nothing without `similarity_data`"),
+        ({"rounds": 1, "similarity_task": "similarity"}, ConfigError, "changes nothing without `similarity_data`"),
         ({"then_task": "classification"}, ConfigError, "go together"),
         ({"finetune_lr": 0.1}, ConfigError, "changes nothing without `then_task`"),
         ({"max_length": 1000}, ConfigError, "the model takes 64 tokens"),
