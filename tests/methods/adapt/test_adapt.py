@@ -20,6 +20,7 @@ from slimformer.methods.adapt.measuring import forgetting
 from slimformer.methods.adapt.method import Adapt
 from slimformer.methods.method import RunOptions
 from slimformer.methods.run import run_phase
+from slimformer.methods.then import measured_in_corpus
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models
 from slimformer.objectives.terms.pretraining.weights import WeightDistance
@@ -308,8 +309,21 @@ def test_a_task_can_come_after(place, tmp_path):
         place / "data", "--finetune-steps", 2, "--out", tmp_path / "out", "--json", "--quiet",
     )  # fmt: skip
     assert done.json["task"]["steps"] == 2
+    (note,) = done.json["notes"]
+    assert "the corpus holds what task `classification` is measured on (`dev.tsv`" in note
     steps = [step.method for step in artifact.read_manifest(tmp_path / "out-classification").steps]
     assert steps == ["adapt", "finetune"]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [([""], True), (["train.tsv", "dev.tsv"], True), (["train.tsv"], False), (["../text.txt"], False)],
+)
+def test_texts_that_a_task_is_measured_on_are_told_of(place, files, told):
+    corpora = [str(place / "data" / file) for file in files]
+    config = config_of(place, corpus=corpora, then_task="classification", data=str(place / "data"))
+    assert bool(measured_in_corpus(config)) == told
+    assert measured_in_corpus(config_of(place, corpus=corpora)) == []
 
 
 @pytest.mark.parametrize(
