@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from slimformer.anatomy.rows import matrices
 from slimformer.train import train
-from slimformer.train.projection import Projection, matrices
+from slimformer.train.projection import Projection
 from tests import zoo
 from tests.train.test_trainer import collate, features, options, still
 

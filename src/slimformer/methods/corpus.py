@@ -1,4 +1,4 @@
-"""What methods that learn from a corpus share: passes turned into steps, and a teacher whose answers are kept."""
+"""What methods that learn from a corpus share: lengths, passes turned into steps, a teacher whose answers are kept."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from slimformer.config import Config, PositiveNumber
+from slimformer.errors import ConfigError
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
     from slimformer.objectives import TeacherCache, Weighted
 
-#: Gibibytes that a cache may take unless given.
-CACHE = 16.0
+#: Tokens of an example unless given, and gibibytes that a cache may take.
+LENGTH, CACHE = 512, 16.0
 
 
 class CacheOptions(Config):
@@ -53,6 +54,20 @@ def open_cache(config: CacheOptions, terms: Iterable[Weighted], teacher: Callabl
     return TeacherCache(
         config.teacher_cache, names, teacher(), limit=limit, processes=int(os.environ.get("WORLD_SIZE", "1"))
     )
+
+
+def example_length(length: int | None, *limits: int | None) -> int:
+    """Tokens of an example: as told, else 512, or as many as all that read it take.
+
+    Args:
+        length: The setting.
+        limits: How many tokens each model or tokenizer takes; None where that is any number.
+    """
+    known = [limit for limit in limits if limit is not None]
+    if length is not None and known and length > min(known):
+        most = min(known)
+        raise ConfigError(f"`max_length` is {length}, and the model takes {most} tokens; give {most} or less")
+    return length or min([LENGTH, *known])
 
 
 def training_options(config: Any, passes: float | None, epoch_size: Callable[[], int]) -> TrainingOptions:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field, model_validator
 
 from slimformer.config import Config, Epochs, Positive, PositiveNumber
+from slimformer.files import as_path
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.output import OutputDirectory
 
@@ -80,3 +81,25 @@ def check_task(config: Any, base: str, accepts: Sequence[str]) -> None:
         task = get_task(config.then_task)
         check_trainable(Pretrained(look_up(base)), task, accepts)
         task.load(config.data, ("train", "dev"))
+
+
+def measured_in_corpus(config: Any) -> list[str]:
+    """A note where what the task is measured on lies in the corpus, and so is learned from without its labels."""
+    from slimformer.corpus.source import visible_files
+    from slimformer.tasks.splits import split_in_name
+
+    data = None if config.data is None else as_path(config.data).resolve()
+    if data is None or not data.is_dir():
+        return []
+    measured = set()
+    for place in (as_path(path).resolve() for path in config.corpus):
+        files = visible_files(place) if place.is_dir() else [place]
+        inside = [file.relative_to(data).parts for file in files if data in file.parents]
+        measured |= {first for first, *_ in inside if split_in_name(first) in ("dev", "test")}
+    if not measured:
+        return []
+    names = ", ".join(f"`{name}`" for name in sorted(measured)[:4])
+    return [
+        f"the corpus holds what task `{config.then_task}` is measured on ({names}), which is learned from too, without "
+        "labels; give the files of the training split alone to leave it out"
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,9 +16,12 @@ import slimformer
 from slimformer import Anatomy, artifact
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError, TrainingError
 from slimformer.methods.adapt.config import AdaptConfig
+from slimformer.methods.adapt.measuring import forgetting
 from slimformer.methods.adapt.method import Adapt
 from slimformer.methods.method import RunOptions
 from slimformer.methods.run import run_phase
+from slimformer.methods.then import measured_in_corpus
+from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models
 from slimformer.objectives.terms.pretraining.weights import WeightDistance
 from tests import corpus, runs, zoo
@@ -120,6 +124,54 @@ def test_a_head_that_is_there_is_kept_and_not_warmed_up(place, tmp_path):
     result = adapt(place, model=place / "headed", rounds=0, out=tmp_path / "out")
     assert type(result.model) is hf.BertForMaskedLM
     assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "predicts"), [("bert", True), ("electra", False)])
+def test_of_classes_for_pre_training_those_that_predict_tokens_have_a_head(place, tmp_path, family, predicts):
+    head = hf.BertForPreTraining if predicts else hf.ElectraForPreTraining
+    head(zoo.CONFIGS[family]()).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    steps = {} if predicts else {"head_steps": 2}
+    result = adapt(place, model=tmp_path / "base", rounds=0, out=tmp_path / "out", **steps)
+    assert type(result.model) is (hf.BertForMaskedLM if predicts else hf.ElectraForPreTraining)
+    assert (tmp_path / "out.warmup").exists() == (not predicts)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "out"))
+    name = f"{family}.embeddings.word_embeddings.weight"
+    assert not torch.equal(before[name], after[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mpnet", "bert"])
+def test_a_sentence_encoder_keeps_its_embeddings_and_stays_one(place, tmp_path, family):
+    zoo.build(family).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    SentenceSettings(("mean",), normalize=True).write(tmp_path / "base", 48)
+    texts = (place / "text.txt").read_text().splitlines()[:12]
+    rows = [f"{one}\t{other}\t{number % 5}" for number, (one, other) in enumerate(pairwise(texts))]
+    (tmp_path / "pairs").mkdir()
+    (tmp_path / "pairs" / "dev.tsv").write_text("\n".join(["text1\ttext2\tscore", *rows]) + "\n")
+    measured = {"similarity_data": str(tmp_path / "pairs"), "similarity_task": "similarity"}
+    result = adapt(place, model=tmp_path / "base", head_steps=2, out=tmp_path / "out", log_every=1, **measured)
+    assert result.losses.keys() == {"loss", "reconstruction", "pooled"}
+    assert SentenceSettings.read(tmp_path / "out") == SentenceSettings.read(tmp_path / "base")
+    for folder, name in (("base", "similarity_before"), ("out", "similarity")):
+        done = runs.run("evaluate", tmp_path / folder, "--task", "similarity", "--data", tmp_path / "pairs", "--json")
+        assert result.metrics[name] == pytest.approx(next(iter(done.json["metrics"].values())), abs=1e-6)
+    head = load_file(tmp_path / "out.warmup" / "model.safetensors")
+    sizes = [tuple(value.shape) for value in head.values()]
+    words = hf.AutoModel.from_pretrained(tmp_path / "base").get_input_embeddings().weight
+    assert sizes.count(tuple(words.shape)) == 1  # the head's matrix is the word embedding
+
+
+def test_similarities_that_suffer_are_told():
+    before, after = {"reconstruction": 3.0, "similarity": 0.8}, {"reconstruction": 2.0, "similarity": 0.7}
+    assert forgetting(before, before) == []
+    assert "fell from 0.8000 to 0.7000" in forgetting(before, after)[0]
+    general = [{"general": 3.0}, {"general": 3.5}], [{"general": 3.0}, {"general": 4.5}]
+    for (first, last), warns in zip(general, (False, True), strict=True):
+        told = forgetting({"reconstruction": 3.0, **first}, {"reconstruction": 2.0, **last})
+        assert bool(told) == warns
 
 
 @pytest.mark.slow
@@ -257,8 +309,21 @@ def test_a_task_can_come_after(place, tmp_path):
         place / "data", "--finetune-steps", 2, "--out", tmp_path / "out", "--json", "--quiet",
     )  # fmt: skip
     assert done.json["task"]["steps"] == 2
+    (note,) = done.json["notes"]
+    assert "the corpus holds what task `classification` is measured on (`dev.tsv`" in note
     steps = [step.method for step in artifact.read_manifest(tmp_path / "out-classification").steps]
     assert steps == ["adapt", "finetune"]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [([""], True), (["train.tsv", "dev.tsv"], True), (["train.tsv"], False), (["../text.txt"], False)],
+)
+def test_texts_that_a_task_is_measured_on_are_told_of(place, files, told):
+    corpora = [str(place / "data" / file) for file in files]
+    config = config_of(place, corpus=corpora, then_task="classification", data=str(place / "data"))
+    assert bool(measured_in_corpus(config)) == told
+    assert measured_in_corpus(config_of(place, corpus=corpora)) == []
 
 
 @pytest.mark.parametrize(
@@ -281,6 +346,8 @@ def test_a_task_can_come_after(place, tmp_path):
         ({"new_tokens": 3, "rounds": None, "teacher": "x"}, ConfigError, "`x` does not know pieces that are new"),
         ({"new_tokens": 3}, CheckpointError, "`WordLevel`, whose words have no parts"),
         ({"rounds": 0, "reconstruction": 0.0}, ConfigError, "nothing would be learned"),
+        ({"rounds": 0, "similarity_task": "similarity"}, ConfigError, "changes nothing without `similarity_data`"),
+        ({"rounds": 1, "similarity_task": "similarity"}, ConfigError, "changes nothing without `similarity_data`"),
         ({"then_task": "classification"}, ConfigError, "go together"),
         ({"finetune_lr": 0.1}, ConfigError, "changes nothing without `then_task`"),
         ({"max_length": 1000}, ConfigError, "the model takes 64 tokens"),

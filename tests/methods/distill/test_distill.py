@@ -315,7 +315,7 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
         ({"heads": 5}, "does not divide `hidden` 24"),
         ({"objective": "minilm-v1", "heads": 2}, "has 2 where the teacher has 4"),
         ({"pooled": "mean", "hidden": 64}, "is 64 wide and the teacher 48"),
-        ({"max_length": 65}, "the models take 64 tokens"),
+        ({"max_length": 65}, "the model takes 64 tokens"),
         ({"student": "x"}, "leave out `layers` or `student`"),
         ({"then_task": "classification"}, "`then_task` and `data` go together"),
         ({"then_task": "classification", "data": "nowhere"}, "nowhere"),

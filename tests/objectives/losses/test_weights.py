@@ -42,6 +42,15 @@ def test_a_convolution_has_a_row_for_each_output(reference):
     close(projected, reference["conv.out.mars_projected"])
 
 
+def test_a_batch_norm_is_a_matrix_with_one_entry_in_each_row(reference):
+    """What stays near the start is what it multiplies by; no family that is supported has one."""
+    gamma, start = reference["bn.in.gamma"], reference["bn.in.gamma0"]
+    deviation, of_start = ((reference[f"bn.in.{name}"] + 1e-6).sqrt() for name in ("var", "var0"))
+    scales, centres = ((gamma / deviation)[:, None], (start / of_start)[:, None])
+    projected = mars_projection(scales, centres, reference.meta["bn_lambda"])[:, 0] * deviation
+    close(projected, reference["bn.out.gamma_projected"])
+
+
 def slow_mars(weight, start, radius):
     rows = []
     for row, centre in zip(weight.tolist(), start.tolist(), strict=True):

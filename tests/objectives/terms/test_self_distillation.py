@@ -310,6 +310,22 @@ def test_distance_of_weights_against_loops(norm, parts):
     assert all(weight.grad is not None for weight in student.parameters()) == (norm == "l2")
 
 
+@pytest.mark.parametrize(
+    ("family", "matrix"), [("gpt2", "h.0.attn.c_proj"), ("vit", "embeddings.patch_embeddings.projection")]
+)
+def test_a_row_is_one_output_however_a_family_keeps_it(family, matrix):
+    """One output of one matrix has moved by 1 at each of its inputs."""
+    student = zoo.build(family)
+    teacher = copy.deepcopy(student)
+    weight = student.get_submodule(matrix).weight
+    with torch.no_grad():
+        output = weight[:, 1] if family == "gpt2" else weight[1]  # GPT-2 keeps inputs first
+        output += 1.0
+    objective, recorded = join(teacher, student, "weights[mars]")
+    loss = objective(recorded, zoo.inputs_for(family)).total
+    assert loss.item() == pytest.approx(output.numel(), rel=1e-4)
+
+
 def test_no_distance_is_no_reason_to_move():
     student = zoo.build("bert")
     objective, recorded = join(copy.deepcopy(student), student, "weights")

@@ -133,18 +133,12 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
 
     def _idle(self) -> dict[str, tuple[bool, str]]:
         """Settings that would change nothing, and what they need."""
-        hides = dict.fromkeys(("masking", "pack"), (self.objective != "masked", "`objective` `masked`"))
+        always = dict.fromkeys(("masking", "pack"), (self.objective != "masked", "`objective` `masked`"))
+        always["similarity_task"] = (self.similarity_data is None, "`similarity_data`")
+        of_features = ("positions", "reduction", "teacher_cache")
         if not self.distils:
-            idle = dict.fromkeys(("match", "positions", "reduction", "teacher_cache"), (True, "a round or a `teacher`"))
-            return {**hides, **idle}
-        features = "`match` `features`"
-        return {
-            **hides,
-            "positions": (self.match != "features", features),
-            "reduction": (self.match != "features", features),
-            "teacher_cache": (self.match != "features", features),
-            "similarity_task": (self.similarity_data is None, "`similarity_data`"),
-        }
+            return {**always, **dict.fromkeys(("match", *of_features), (True, "a round or a `teacher`"))}
+        return {**always, **dict.fromkeys(of_features, (self.match != "features", "`match` `features`"))}
 
     @property
     def own_rounds(self) -> int:

@@ -12,7 +12,7 @@ from slimformer.methods.adapt.plan import Plan
 from slimformer.methods.corpus import CacheOptions, open_cache, training_options
 from slimformer.methods.method import Method, Phase, RunResult, Showcase
 from slimformer.methods.run import counts_of, run_phase
-from slimformer.methods.then import check_place, check_task, tuning
+from slimformer.methods.then import check_place, check_task, measured_in_corpus, tuning
 from slimformer.registry import METHODS
 from slimformer.train.folder import METHOD
 
@@ -156,6 +156,7 @@ class Adapt(Method[AdaptConfig]):
 
         config, inputs = self.config, self.inputs
         check_task(config, inputs.source.name, self.accepts)
+        self.notes += measured_in_corpus(config)
         self.plan.check_settings(inputs.source)
         if config.trains == "head" and inputs.needs_warm_up and not config.keep_head:
             raise ConfigError("`trains` is `head`, and the head would be left behind; add `keep_head`")

@@ -12,6 +12,7 @@ from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
+from slimformer.methods.corpus import example_length
 from slimformer.methods.distill.setup import check_same_tokens
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import TermSpec
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from slimformer.tasks.features import Collator, Inputs
     from slimformer.tasks.masking import WordDeletion
 
-#: Tokens of an example, and the part of them that is hidden, unless given.
-LENGTH, SHARE = 512, 0.15
+#: The part of the tokens that is hidden unless given.
+SHARE = 0.15
 #: Characters of held-out text that a model is measured on at most; its masks are the same whatever the run's seed is.
 MEASURED, MEASURED_SEED = 2**18, 0
 
@@ -71,7 +72,19 @@ class Texts:
     @property
     def has_head(self) -> bool:
         """Whether the base brings the head that is needed, alone or among others."""
-        return self.kind.owns(self.source.architecture) or self.source.architecture.endswith("ForPreTraining")
+        return self.kind.owns(self.source.architecture) or self._has_among_others
+
+    @cached_property
+    def _has_among_others(self) -> bool:
+        """Whether a class that is named for pre-training predicts tokens; ELECTRA's tells replaced ones apart."""
+        import torch
+        import transformers
+
+        if not self.source.architecture.endswith("ForPreTraining"):
+            return False
+        with torch.device("meta"):
+            skeleton = getattr(transformers, self.source.architecture)._from_config(self.source.config)
+        return skeleton.get_output_embeddings() is not None
 
     @cached_property
     def needs_warm_up(self) -> bool:
@@ -101,11 +114,7 @@ class Texts:
     def length(self) -> int:
         """Tokens of an example."""
         limits = (models.positions(self.source.config), getattr(self.processor, "model_max_length", None))
-        most = min((limit for limit in limits if limit is not None), default=LENGTH)
-        length = self.config.max_length
-        if length is not None and length > most:
-            raise ConfigError(f"`max_length` is {length}, and the model takes {most} tokens; give {most} or less")
-        return length or min(LENGTH, most)
+        return example_length(self.config.max_length, *limits)
 
     @cached_property
     def corpus(self) -> Corpus:

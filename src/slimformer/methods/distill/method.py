@@ -13,7 +13,7 @@ from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
 from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
 from slimformer.methods.run import counts_of, run_phase
-from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
+from slimformer.methods.then import UNSCORED, check_place, check_task, measured_in_corpus, tuning
 from slimformer.report.page import check_page
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ class Distill(Method[DistillConfig]):
         from slimformer.methods.distill.setup import set_up
 
         check_task(self.config, cast("str", self.config.teacher), self.accepts)
+        self.notes += measured_in_corpus(self.config)
         self.setup = set_up(self.config)
         self.processor = self.setup.processor
         return self.setup.corpus.digest()

@@ -15,10 +15,12 @@ from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.methods.adapt.analysis import (
     Course,
     Score,
+    gaps_by_rounds,
     picture,
     scores_by_labels,
     scores_by_rounds,
     scores_by_steps,
+    weight_distance,
     write_unlabelled,
 )
 from slimformer.methods.adapt.config import AdaptConfig
@@ -100,7 +102,24 @@ def test_rounds_are_those_of_a_run_by_hand(place, tmp_path):
     # What is there is not trained again.
     before = trained(tmp_path / "work")
     assert scores_by_rounds(of_text(place), 2, seeds=(3,), work=tmp_path / "work").data == finding.data
+    gaps = gaps_by_rounds(of_text(place), 2, seeds=(3,), work=tmp_path / "work")
     assert trained(tmp_path / "work") == before
+    assert [gap.rounds for gap in gaps.data] == [None, 0, 1, 2]
+    tuned = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned").eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(tmp_path / "tuned")
+    losses = []
+    for split in ("train", "dev"):
+        rows = [line.rsplit("\t", 1) for line in (place / "rows" / f"{split}.tsv").read_text().splitlines()[1:]]
+        inputs = tokenizer([text for text, _ in rows], padding=True, return_tensors="pt")
+        labels = torch.tensor([tuned.config.label2id[label] for _, label in rows])
+        with torch.no_grad():
+            losses.append(float(tuned(**inputs, labels=labels).loss))
+    assert gaps.data[-1].train_loss == pytest.approx(losses[0], rel=1e-4)
+    assert gaps.data[-1].gap == pytest.approx(losses[1] - losses[0], abs=1e-5)
+    assert gaps.data[-1].distance == pytest.approx(weight_distance(place / "bert", tuned).total)
+    assert "Fine-tuning alone" in gaps.figure.caption
+    with pytest.raises(ConfigError, match="`retrieval`, which has no loss to compare"):
+        gaps_by_rounds(of_text(place, then_task="retrieval"), work=tmp_path / "none")
 
 
 @pytest.mark.slow

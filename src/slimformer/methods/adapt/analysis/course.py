@@ -86,16 +86,23 @@ class Course:
             value: Where the score stands in a figure.
         """
         trained = None if rounds is None else self.pretrained(rounds)
-        start = self.config.model if trained is None else str(trained.folder)
-        assert start is not None
-        name = "base" if rounds is None else f"round-{rounds}"
-        config = self._tuning(model=self._without_decoder(start, name), out=str(self.folder / f"{name}-tuned"))
-        finetune(config, resume=True, quiet=self.quiet)
-        assert config.out is not None
-        measured = evaluate_on_task(config.out, TaskOptions(data=self.config.data), self.split)["metrics"]
+        measured = evaluate_on_task(self.tuned(rounds), TaskOptions(data=self.config.data), self.split)["metrics"]
         metric, score = next(iter(measured.items()))
         gained = {} if trained is None else _gained(trained.metrics)
         return Score(method_of(rounds), value, self.config.seed, metric, score, **gained)
+
+    def tuned(self, rounds: int | None) -> str:
+        """The folder of what a number of rounds leads to, fine-tuned.
+
+        Args:
+            rounds: Rounds of self-distillation; 0 for further pre-training alone, None for the base as it is.
+        """
+        start = self.config.model if rounds is None else str(self.pretrained(rounds).folder)
+        assert start is not None
+        name = "base" if rounds is None else f"round-{rounds}"
+        out = str(self.folder / f"{name}-tuned")
+        finetune(self._tuning(model=self._without_decoder(start, name), out=out), resume=True, quiet=self.quiet)
+        return out
 
     def pretrained(self, rounds: int) -> RunResult:
         """The model after so many rounds; its head stays, for the next round needs it."""

@@ -40,11 +40,11 @@ def scores_by_steps(
         quiet: Say nothing while training.
         tuning: More settings of fine-tuning, by their names in `FinetuneConfig`.
     """
-    _check_values("steps", steps)
+    check_values("steps", steps)
     scores = []
-    with _place(work) as folder:
+    with keeping(work) as folder:
         for seed in seeds:
-            first = Course(_changed(config, seed=seed), folder / f"seed-{seed}", split, tuning, quiet)
+            first = Course(changed(config, seed=seed), folder / f"seed-{seed}", split, tuning, quiet)
             scores.append(first.score(None, 0))
             for count in steps:
                 course = first.with_steps(count, first.folder / f"{count}-steps")
@@ -73,15 +73,15 @@ def scores_by_labels(
         quiet: Say nothing while training.
         tuning: More settings of fine-tuning, by their names in `FinetuneConfig`.
     """
-    _check_values("labels", counts)
+    check_values("labels", counts)
     scores = []
-    with _place(work) as folder:
+    with keeping(work) as folder:
         corpora = {count: write_unlabelled(config, count, folder / f"{count}-labels") for count in counts}
         for count, corpus in corpora.items():
             for seed in seeds:
-                changed = _changed(config, corpus=[str(corpus)], seed=seed)
+                on_these = changed(config, corpus=[str(corpus)], seed=seed)
                 settings = {**tuning, "limit": count}
-                course = Course(changed, corpus.parent / f"seed-{seed}", split, settings, quiet)
+                course = Course(on_these, corpus.parent / f"seed-{seed}", split, settings, quiet)
                 scores += [course.score(rounds, count) for rounds in (None, *range(config.own_rounds + 1))]
     return picture(scores, "Number of labels", "labels", split)
 
@@ -107,11 +107,11 @@ def scores_by_rounds(
         quiet: Say nothing while training.
         tuning: More settings of fine-tuning, by their names in `FinetuneConfig`.
     """
-    _check_values("rounds", [rounds])
+    check_values("rounds", [rounds])
     scores = []
-    with _place(work) as folder:
+    with keeping(work) as folder:
         for seed in seeds:
-            course = Course(_changed(config, seed=seed), folder / f"seed-{seed}", split, tuning, quiet)
+            course = Course(changed(config, seed=seed), folder / f"seed-{seed}", split, tuning, quiet)
             scores.append(course.score(None, 0))
             scores += [replace(course.score(each, each), method=DISTILLED) for each in range(rounds + 1)]
     return picture(scores, "Rounds of self-distillation", "round", split)
@@ -133,17 +133,20 @@ def picture(scores: Sequence[Score], title: str, x_label: str, split: str = "dev
     return Finding(list(scores), Figure(title, svg, caption))
 
 
-def _changed(config: AdaptConfig, **changes: Any) -> AdaptConfig:
+def changed(config: AdaptConfig, **changes: Any) -> AdaptConfig:
+    """The settings with some others."""
     return AdaptConfig.make({**config.given(), **changes})
 
 
-def _check_values(name: str, values: Sequence[int]) -> None:
+def check_values(name: str, values: Sequence[int]) -> None:
+    """Refuse no numbers, and numbers below 1."""
     if not values or min(values) < 1:
         raise ConfigError(f"`{name}` is {list(values)}; give one number or more, all at least 1")
 
 
 @contextmanager
-def _place(work: str | Path | None) -> Iterator[Path]:
+def keeping(work: str | Path | None) -> Iterator[Path]:
+    """A folder to keep models in: the one that is given, or a temporary one."""
     if work is not None:
         yield as_path(work)
         return

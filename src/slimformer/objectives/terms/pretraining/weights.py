@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from pydantic import Field
 
+from slimformer.anatomy.rows import matrices
 from slimformer.config import Config
 from slimformer.errors import ConfigError
 from slimformer.objectives.losses.weights import mars_distance
@@ -27,7 +28,7 @@ class WeightDistance(Term):
     """Distance of the student's weights from those of a teacher of the same shape, heads aside.
 
     `l2` is the squared Euclidean distance of all weights, ‖θ - θ'‖²; `mars` the sum over matrices of the largest
-    absolute row sum of their difference (arXiv 2002.08253). Neither looks at a batch.
+    absolute row sum of their difference, a row being one output (arXiv 2002.08253). Neither looks at a batch.
     """
 
     class Options(Config):
@@ -63,19 +64,20 @@ class WeightDistance(Term):
         """The distance, the same for every batch."""
         pairs = self._pairs()
         if self.options.norm == "l2":
-            value = torch.stack([(weight - kept).square().sum() for weight, kept in pairs]).sum()
+            value = torch.stack([(weight - kept).square().sum() for weight, kept in pairs.values()]).sum()
         else:
-            value = torch.stack([mars_distance(weight, kept) for weight, kept in pairs if weight.dim() == 2]).sum()
+            rows = {name: each.rows for name, each in matrices(self.models.student.base) if name in pairs}
+            value = torch.stack([mars_distance(*map(rows[name], pairs[name])) for name in rows]).sum()
         return self.mean(value, inputs)
 
-    def _pairs(self) -> list[tuple[nn.Parameter, Tensor]]:
+    def _pairs(self) -> dict[str, tuple[nn.Parameter, Tensor]]:
         """Each weight of the student with the teacher's, where both have it."""
         other, own = (dict(model.base.named_parameters()) for model in self.models.pair)
-        pairs = []
+        pairs = {}
         for name, weight in own.items():
             if name in other:
                 kept = self._kept.get(name)
                 if kept is None or kept.device != weight.device:
                     kept = self._kept[name] = other[name].detach().to(weight)
-                pairs.append((weight, kept))
+                pairs[name] = (weight, kept)
         return pairs
