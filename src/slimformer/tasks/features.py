@@ -247,3 +247,18 @@ class PairCollator:
             for item, first in zip(items, firsts, strict=True)
         ]
         return self.collate([*firsts, *seconds])
+
+
+def check_predictions(split: str, features: Features, predictions: Any) -> None:
+    """Refuse outputs of a model that are not one for each item of a split, or no numbers."""
+    for part in predictions if isinstance(predictions, tuple) else (predictions,):
+        array = np.asarray(part)
+        if len(array) != len(features):
+            raise DataError(
+                f"{len(array)} predictions for the {len(features)} items of `{split}`; give one for each, in order"
+            )
+        if np.isnan(array).any():
+            row = int(np.flatnonzero(np.isnan(array).reshape(len(array), -1).any(-1))[0])
+            raise DataError(
+                f"prediction {row} of `{split}` is not a number; lower the learning rate or check the weights"
+            )
