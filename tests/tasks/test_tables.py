@@ -64,7 +64,7 @@ def test_what_is_for_tables_is_refused_elsewhere(write, option):
         get_task("sst2").load(path, ["train"], **option)
 
 
-def tweets(write, **changed):
+def tweets(write):
     for split in ("train", "val", "test"):
         write(f"{split}_text.txt", "".join(f"tweet {number} of {split}\n" for number in range(4)))
         write(f"{split}_labels.txt", "0\n1\n1\n0\n")
