@@ -109,11 +109,11 @@ def test_texts_in_two_splits_are_noted(write, tmp_path):
     for split, each in rows.items():
         write(f"{split}.tsv", "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in each))
     task = get_task("classification")
-    assert task.load(tmp_path).notes == ["dev: the texts of 2 of 4 rows (50.0%) are in train too"]
+    assert task.load(tmp_path).notes == ["2 of the 4 rows of dev (50.0%) have texts that train holds too"]
     assert task.load(tmp_path, ["train", "dev", "test"], limit=3).notes == [
-        "dev: the texts of 2 of 4 rows (50.0%) are in train too",
-        "test: the texts of 2 of 2 rows (100.0%) are in train too",
-        "test: the texts of 2 of 2 rows (100.0%) are in dev too",
+        "2 of the 4 rows of dev (50.0%) have texts that train holds too",
+        "2 of the 2 rows of test (100.0%) have texts that train holds too",
+        "2 of the 2 rows of test (100.0%) have texts that dev holds too",
     ]
     assert task.load(tmp_path, ["dev"]).notes == []
 
@@ -121,11 +121,13 @@ def test_texts_in_two_splits_are_noted(write, tmp_path):
 def test_pairs_and_words_are_compared_as_a_whole(write, tmp_path):
     write("train.csv", "premise,hypothesis,label\na,b,x\na,c,y\n")
     write("dev.csv", "premise,hypothesis,label\na,b,y\nb,a,x\na,d,x\n")
-    assert get_task("classification").load(tmp_path).notes == ["dev: the texts of 1 of 3 rows (33.3%) are in train too"]
+    assert get_task("classification").load(tmp_path).notes == [
+        "1 of the 3 rows of dev (33.3%) have texts that train holds too"
+    ]
     write("tags/train.conll", "EU A\nrejects B\n\nso B\n")
     write("tags/dev.conll", "EU A\nrejects A\n\nEU A\n")
     assert get_task("tagging").load(tmp_path / "tags").notes == [
-        "dev: the texts of 1 of 2 rows (50.0%) are in train too"
+        "1 of the 2 rows of dev (50.0%) have texts that train holds too"
     ]
 
 
@@ -133,3 +135,14 @@ def test_lines_of_running_text_may_come_again(write, tmp_path):
     for split in ("train", "dev"):
         write(f"{split}.txt", "\nAll:\nSpeak, speak.\n")
     assert get_task("language-modelling").load(tmp_path).notes == []
+
+
+def test_a_first_line_that_may_be_a_text_is_told(write):
+    path = write("texts.csv", "It was the best of times and the worst\nIt was the age of wisdom\nIt was\n")
+    data = get_task("language-modelling").load(path, ["train"])
+    assert len(data["train"]) == 2
+    (note,) = data.notes
+    assert note.startswith(f"line 1 of `{path}`, `It was the best of times and the worst`, is taken for the name of")
+    whole = get_task("language-modelling").load(path, ["train"], header=False)
+    assert (len(whole["train"]), whole.notes) == (3, [])
+    assert get_task("language-modelling").load(write("b.csv", "passage\nIt was\n"), ["train"]).notes == []

@@ -87,6 +87,12 @@ def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tup
     _refuse_same(rows)
     if not ways:
         ways = [(name,) for name in rows.columns if name != taken and name.lower() not in IDS]
+        if rows.header and len(rows.columns) == 1 and looks_headerless(rows.columns, rows.rows):
+            name = shorten(rows.columns[0], 60)
+            rows.notes.append(
+                f"line 1 of `{rows.file}`, `{name}`, is taken for the name of its column; if it is data, give "
+                "`--no-header`"
+            )
         if taken is None and len(ways) > 1:
             ways = []
     if len(ways) != 1:

@@ -293,7 +293,6 @@ def _shared_texts(tables: Mapping[str, SplitRows], columns: Mapping[str, Columns
         rows, texts = tables[split].rows, {name: (*each.text, *each.choices) for name, each in columns.items()}
         count = count_shared(rows, tables[other].rows, texts[split], texts[other])
         if count:
-            notes.append(
-                f"{split}: the texts of {count} of {len(rows)} rows ({count / len(rows):.1%}) are in {other} too"
-            )
+            share = f"{count / len(rows):.1%}"
+            notes.append(f"{count} of the {len(rows)} rows of {split} ({share}) have texts that {other} holds too")
     return notes
