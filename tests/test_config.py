@@ -25,7 +25,8 @@ share = st.floats(0, 1, exclude_max=True)
 text = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), min_size=1)
 VALUES = {
     "model": text, "out": text, "task": text, "data": text, "text_column": text, "label_column": text,
-    "label_separator": text,
+    "header": st.booleans(), "quoting": st.sampled_from(["csv", "none"]),
+    "shares": st.sampled_from(["0.9,0.1", "0.8,0.1,0.1", "0.25, 0.75"]), "label_separator": text,
     "language": text, "max_length": positive, "limit": positive, "epochs": st.floats(1e-3, 1e6),
     "max_steps": positive, "batch_size": positive, "accumulation": positive, "lr": st.floats(1e-12, 1.0),
     "schedule": st.sampled_from(["linear", "cosine", "constant"]), "warmup": share, "weight_decay": st.floats(0, 1),

@@ -25,6 +25,13 @@ def on(task: str, ending: str, *lines: str) -> Callable[[Room], list[object]]:
     return lambda room: room.finetune("--task", task, "--data", room.splits(ending, "\n".join([*lines, ""])))
 
 
+def tweets(room: Room, labels: str) -> Path:
+    """A folder in TweetEval's layout, with these labels for its two texts."""
+    room.write("mine/train_text.txt", "a film\na plot\n")
+    room.write("mine/train_labels.txt", labels)
+    return room.write("mine/mapping.txt", "0\tsad\n1\tglad\n").parent
+
+
 def stored(columns: Callable[[], Any], change: Callable[[bytes], bytes] = bytes) -> Callable[[Room], list[object]]:
     """A run on a Parquet file of these columns, with something changed in it."""
 
@@ -169,6 +176,47 @@ VALUES = {
             "--data", room.splits("csv", "a,b,c,label\n1,2,3,yes\n4,5,6,no\n"), "--text-column", "a,b,c"
         ),
         ("`a`, `b`, `c`", "name two at most"),
+    ),
+    "shares that are no parts of one": Bad(
+        lambda room: room.finetune("--data", room.data / "train.tsv", "--shares", "0.8,0.3"),
+        ("`--shares` is `0.8,0.3`", "add up to 1.1"),
+        2,
+    ),
+    "a share below 0": Bad(
+        lambda room: [*room.finetune("--data", room.data / "train.tsv"), "--shares=-0.1,1.1"],
+        ("leaves no rows for train",),
+        2,
+    ),
+    "shares of a folder": Bad(
+        lambda room: room.finetune("--shares", "0.9,0.1"), ("shares divide a single file", "is a folder")
+    ),
+    "shares in a config": Bad(configured("shares: [0.9]\n"), ("`shares` is `[0.9]`", "two or three numbers")),
+    "more shares than rows": Bad(
+        lambda room: room.finetune(
+            "--data", room.write("mine.csv", "text,label\na,x\nb,y\n"), "--shares", "0.8,0.1,0.1"
+        ),
+        ("2 different rows are too few",),
+    ),
+    "no header, unsaid": Bad(
+        labelled("csv", "a film,good", "a plot,bad", "the end,good"),
+        ("this looks like a file without a header", "`--no-header`"),
+    ),
+    "no header of JSON Lines": Bad(
+        lambda room: [*room.finetune("--data", room.splits("jsonl", '{"text": "a", "label": "x"}\n')), "--no-header"],
+        ("is read as `jsonl`", "`--no-header` is for CSV and TSV"),
+    ),
+    "quotes of another kind": Bad(lambda room: room.finetune("--quoting", "single"), ("`single`", "csv"), 2),
+    "labels of another task": Bad(
+        on("sst2", "tsv", "sentence\tlabel", "a film\ta", "a plot\tb"),
+        ("train.tsv` line 2: label `a`", "labels of task `sst2`", "`--task classification`"),
+    ),
+    "a label that the mapping does not name": Bad(
+        lambda room: room.finetune("--data", tweets(room, "0\n2\n")),
+        ("train_labels.txt` line 2: label `2`", "mapping.txt"),
+    ),
+    "fewer labels than texts": Bad(
+        lambda room: room.finetune("--data", tweets(room, "0\n")),
+        ("train_text.txt` has 2 lines", "train_labels.txt` has 1"),
     ),
     "a label of zero width": Bad(labelled("tsv", "text\tlabel", "a\t\u200b", "b\tno"), ("line 2", "is empty")),
     "a text of zero width": Bad(labelled("tsv", "text\tlabel", "\u200b\tyes", "b\tno"), ("line 2", "is empty")),

@@ -37,6 +37,29 @@ def test_task_and_columns_come_from_the_artifact(base, data, tmp_path):
     )
 
 
+def test_a_file_without_a_header_is_divided_as_in_training(base, data, tmp_path):
+    rows = [line.split("\t") for line in (data / "train.tsv").read_text().splitlines()[1:]]
+    own = tmp_path / "own.csv"
+    own.write_text("".join(f"{label},{text}\n" for text, label in rows))
+    flags = ["--no-header", "--text-column", 1, "--label-column", 0, "--shares", "0.6,0.2,0.2"]
+    done = runs.finetune(base, "classification", own, tmp_path / "out", *flags, "--json").json
+    assert any("shares give" in note for note in done["notes"])
+    dev, test = (
+        runs.run("evaluate", tmp_path / "out", "--data", own, "--split", split, "--json").json
+        for split in ("dev", "test")
+    )
+    assert dev["metrics"] == done["metrics"]
+    assert dev["notes"] == test["notes"] == done["notes"]
+    assert dev["examples"] + test["examples"] < 0.5 * len(rows)
+    # A file that is a split by its name is all of it.
+    (tmp_path / "test.csv").write_text(own.read_text())
+    whole = runs.run("evaluate", tmp_path / "out", "--data", tmp_path / "test.csv", "--split", "test", "--json").json
+    assert (whole["examples"], whole["notes"]) == (len(rows), [])
+    # Whoever trains on goes on with other parts, and hears of it.
+    more = runs.finetune(tmp_path / "out", "classification", own, tmp_path / "more", *flags[:-2], "--json").json
+    assert any("give `--shares 0.6,0.2,0.2` to keep to them" in note for note in more["notes"])
+
+
 def test_people_get_one_line(artifact, data):
     done = runs.run("evaluate", artifact, "--data", data)
     assert done.out.startswith(f"{artifact} on classification/dev, 32 examples: accuracy 0.")

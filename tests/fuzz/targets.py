@@ -240,6 +240,21 @@ def _table(reader: str, *endings: str) -> Callable[[Path], Callable[[bytes], Non
     return make
 
 
+def _mapping(folder: Path) -> Callable[[bytes], None]:
+    """The names of labels beside texts."""
+    from slimformer.tasks.readers import read
+
+    path = folder / "train_text.txt"
+    path.write_text("a film\na plot\n")
+    (folder / "train_labels.txt").write_text("0\n1\n")
+
+    def run(data: bytes) -> None:
+        (folder / "mapping.txt").write_bytes(data)
+        read(path, "text-and-labels", "train")
+
+    return run
+
+
 def _image(folder: Path) -> Callable[[bytes], None]:
     from slimformer.tasks.readers.images import ImageFile
 
@@ -323,6 +338,7 @@ TARGETS = {
     "yaml": Target(_yaml, lambda: [seeds.YAML]),
     "csv": Target(_table("csv", "csv", "csv.gz"), lambda: _each(seeds.CSV, seeds.packed(seeds.CSV))()),
     "tsv": Target(_table("tsv", "tsv"), _each(seeds.TSV)),
+    "mapping": Target(_mapping, lambda: [b"0\tsad\n1\tglad\tof emoji\n"]),
     "jsonl": Target(_table("jsonl", "jsonl"), lambda: [*_each(seeds.JSONL)(), *_each(seeds.JSON)()]),
     "conll": Target(_table("conll", "conll"), _each(seeds.CONLL)),
     "conllu": Target(_table("conllu", "conllu"), _each(seeds.CONLLU)),

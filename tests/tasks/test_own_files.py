@@ -151,7 +151,7 @@ def test_the_label_list_of_a_trained_model_is_kept(write):
     path = write("test.tsv", tsv([("a", "1"), ("b", "3")]))
     assert get_task("classification").load(path, ["test"], labels=["3", "2", "1"])["test"][0]["label"] == 2
     with pytest.raises(
-        DataError, match=r"test.tsv` line 3: label `3` is not one of `0`, `1`, the labels of the model or task"
+        DataError, match=r"test.tsv` line 3: label `3` is not one of `0`, `1`, the labels of the model; mend the row"
     ):
         get_task("classification").load(path, ["test"], labels=["0", "1"])
     with pytest.raises(DataError, match="label `0` is in the label list twice"):

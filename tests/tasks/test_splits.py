@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.errors import DataError
-from slimformer.tasks.splits import carve_groups, carve_in_order, check_splits, sample, split_in_name
+from slimformer.tasks.readers import Row
+from slimformer.tasks.splits import (
+    carve_groups,
+    carve_in_order,
+    check_shares,
+    check_splits,
+    count_shared,
+    parse_shares,
+    sample,
+    split_in_name,
+)
 
 SHARES = {"train": 0.8, "dev": 0.1, "test": 0.1}
 
@@ -26,6 +36,64 @@ def test_groups_stay_together_whatever_the_order(rows, seed):
     assert not groups["train"] & groups["dev"] | groups["train"] & groups["test"] | groups["dev"] & groups["test"]
     shuffled = random.Random(seed).sample(rows, len(rows))
     assert {split: set(part) for split, part in carve_groups(shuffled, SHARES, str).items()} == groups
+
+
+#: Parts of 1, by two or three numbers.
+shares_of_one = st.lists(st.integers(1, 50), min_size=2, max_size=3).map(
+    lambda parts: [part / sum(parts) for part in parts]
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(0, 60), min_size=3, max_size=200), shares_of_one, st.randoms())
+def test_shares_are_met_by_groups_whatever_the_order(rows, numbers, chance):
+    shares, groups = parse_shares(numbers), len(set(rows))
+    try:
+        parts = carve_groups(rows, shares, str)
+    except DataError:
+        # Each part has a group, and the others than the first are rounded to the nearest number of them.
+        assert groups <= sum(max(1, round(share * groups)) for share in numbers[1:])
+        return
+    assert list(parts) == list(shares)
+    assert sorted(row for part in parts.values() for row in part) == sorted(rows)
+    sizes = {split: len(set(part)) for split, part in parts.items()}
+    assert sum(sizes.values()) == groups  # disjoint
+    for split, *_ in zip(list(shares)[1:], strict=False):
+        assert sizes[split] >= 1
+        assert abs(sizes[split] - shares[split] * groups) < 1
+    assert abs(sizes["train"] - shares["train"] * groups) < len(shares) - 1
+    chance.shuffle(rows)
+    again = carve_groups(rows, shares, str)
+    assert {split: set(part) for split, part in again.items()} == {split: set(part) for split, part in parts.items()}
+
+
+@given(shares_of_one)
+def test_shares_are_the_same_as_a_text(numbers):
+    assert parse_shares(",".join(map(str, numbers))) == parse_shares(numbers)
+    assert sum(parse_shares(numbers).values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ("0.8", "give two or three numbers"), ("0.7,0.1,0.1,0.1", "give two or three numbers"),
+        ("most,some", "give two or three numbers"), ("0.5,nan", "give two or three numbers"),
+        ("0.8,0.1", "they add up to 0.9, not to 1"), ((0.8, 0.3), "they add up to 1.1, not to 1"),
+        ("1.1,-0.1", "-0.1 leaves no rows for dev"), ("0.9,0.1,0", "0 leaves no rows for test"),
+        (0.9, "give two or three numbers"),
+    ],
+)  # fmt: skip
+def test_shares_that_are_none(shares, message):
+    with pytest.raises(DataError, match=rf"shares is `.*`: {message}"):
+        check_shares(shares)
+
+
+def test_texts_that_two_splits_share_are_counted():
+    train = [Row({"text": text, "label": "x"}, "train.tsv", 1) for text in ("a", "b ", "c")]
+    dev = [Row({"words": text}, "dev.tsv", 1) for text in ("a", "b", "b", "d")]
+    assert count_shared(dev, train, ["words"], ["text"]) == 3
+    assert count_shared(train, dev, ["text"], ["words"]) == 2
+    assert count_shared(dev, [], ["words"], ["text"]) == 0
 
 
 def test_the_division_never_changes():

@@ -181,7 +181,7 @@ def recorded_length(kind: Kind) -> int | None:
 def recorded_columns(task: TaskRecord) -> tuple[str, ...]:
     """What the data of an artifact's task call its texts."""
     columns, preset = task.settings.get("text_column"), recorded_preset(task)
-    if isinstance(columns, str):
+    if isinstance(columns, str) and task.settings.get("header") is not False:  # else they are numbers
         return tuple(name.strip() for name in columns.split(","))
     return preset.layouts[0].text if preset is not None and preset.layouts else ()
 

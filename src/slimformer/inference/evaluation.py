@@ -17,7 +17,7 @@ from slimformer.models.sentence import SentenceSettings
 from slimformer.models.settings import check_labels
 from slimformer.tasks import get_task
 from slimformer.tasks.columns import label_names
-from slimformer.tasks.options import load_data
+from slimformer.tasks.options import load_data, with_recorded
 from slimformer.views.snapshot import snapshot
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def _completed(options: TaskOptions, trained_for: TaskRecord | None) -> TaskOpti
     assert options.task is not None
     if trained_for is None or get_task(options.task).name != trained_for.name:
         return options
-    return type(options).make({**trained_for.settings, **options.given()})
+    return with_recorded(options, trained_for.settings)
 
 
 def _check_outputs(name: str, model: Any, data: TaskData) -> None:

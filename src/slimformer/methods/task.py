@@ -19,7 +19,7 @@ from slimformer.methods.origin import Pretrained
 from slimformer.methods.run import counts_of
 from slimformer.methods.streaming import StreamedFeatures
 from slimformer.tasks import get_task
-from slimformer.tasks.options import load_data, task_record
+from slimformer.tasks.options import load_data, task_record, with_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -150,7 +150,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             "dev": self.data.prepare("dev", self.processor, length),
         }
         self.model, notes = origin.model(self.data, self.processor, config.seed)
-        self.notes += [*self.data.notes, *notes]
+        self.notes += [*self.data.notes, *notes, *divided_otherwise(origin, config)]
         if self.data.kind.embeds:
             rest_pooler(self.model)
         self.objective = self.prepare(self.model) or own_objective(self.model, self.data.kind)
@@ -225,6 +225,20 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     def _evaluate(self, model: Any) -> dict[str, float]:
         return evaluate(model, self.data, "dev", self.features["dev"], self.processor)
+
+
+def divided_otherwise(origin: Origin, config: Any) -> list[str]:
+    """A note where a base was trained on parts of a single file, and this run is not told to keep to them."""
+    record = origin.source.task if isinstance(origin, Pretrained) else None
+    if record is None or config.shares is not None or get_task(config.task).name != record.name:
+        return []
+    shares = with_recorded(config, {name: value for name, value in record.settings.items() if name == "shares"}).shares
+    if shares is None:
+        return []
+    return [
+        f"`{config.model}` was trained on parts of a file by the shares `{shares}`; if this is that file, give "
+        f"`--shares {shares}` to keep to them"
+    ]
 
 
 def digest(*splits: Features) -> str:

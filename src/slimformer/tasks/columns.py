@@ -7,13 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import DataError, describe
+from slimformer.errors import DataError, describe, shorten
+from slimformer.tasks.readers.delimited import looks_headerless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from transformers import PretrainedConfig
 
+    from slimformer.tasks.preset import Preset
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
@@ -30,8 +32,6 @@ SCORES = ("score", "label", "target", "rating", "value", "similarity", "relatedn
 TOKENS = ("tokens", "words")
 TAGS = ("tags", "ner_tags", "pos_tags", "labels", "upos")
 ANSWERS = ("answer", "label", "answerkey", "correct", "gold")
-#: Errors are squared in float32, so the root of its largest number, and some room.
-LARGEST_NUMBER = 1e18
 IDS = ("id", "idx", "index", "guid", "uid", "unnamed: 0", "")
 
 
@@ -76,7 +76,9 @@ def check_columns(names: Sequence[str], rows: SplitRows, advice: str) -> None:
     """Refuse columns that a file does not have."""
     for name in names:
         if name not in rows.columns:
-            raise DataError(f"`{rows.file}` has no column `{name}`; it has {listed_columns(rows.columns)}; {advice}")
+            raise DataError(
+                f"`{rows.file}` has no column `{name}`; it has {listed_columns(rows.columns)}; {_advice(rows, advice)}"
+            )
 
 
 def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tuple[str, ...]:
@@ -85,12 +87,18 @@ def guess_text(rows: SplitRows, taken: str | None, *, pairs: bool = True) -> tup
     _refuse_same(rows)
     if not ways:
         ways = [(name,) for name in rows.columns if name != taken and name.lower() not in IDS]
+        if rows.header and len(rows.columns) == 1 and looks_headerless(rows.columns, rows.rows):
+            name = shorten(rows.columns[0], 60)
+            rows.notes.append(
+                f"line 1 of `{rows.file}`, `{name}`, is taken for the name of its column; if it is data, give "
+                "`--no-header`"
+            )
         if taken is None and len(ways) > 1:
             ways = []
     if len(ways) != 1:
         raise DataError(
             f"`{rows.file}` does not tell which column holds the text: it has {listed_columns(rows.columns)}; "
-            "name it with text_column, or two joined with a comma for pairs, or call it `text` in the file"
+            + _advice(rows, "name it with text_column, or two joined with a comma for pairs", "text")
         )
     return ways[0]
 
@@ -114,7 +122,7 @@ def guess_one(rows: SplitRows, names: Sequence[str], what: str, option: str = "l
     if len(matching) != 1:
         raise DataError(
             f"`{rows.file}` does not tell which column holds the {what}: it has {listed_columns(rows.columns)}; "
-            f"name it with {option}, or call it `{names[0]}` in the file"
+            + _advice(rows, f"name it with {option}", names[0])
         )
     return matching[0]
 
@@ -131,9 +139,18 @@ def _refuse_same(rows: SplitRows) -> None:
             )
 
 
+def _advice(rows: SplitRows, usual: str, name: str | None = None) -> str:
+    """What to do about columns: `--no-header` where the first line looks like data, else the usual, or a known name."""
+    if rows.header and looks_headerless(rows.columns, rows.rows):
+        return "this looks like a file without a header: give `--no-header`, and columns by their numbers from 0"
+    numbered = rows.columns == tuple(map(str, range(len(rows.columns))))
+    return usual if name is None or numbered else f"{usual}, or call it `{name}` in the file"
+
+
 def listed_columns(names: Sequence[str]) -> str:
     """Column names as messages show them."""
-    return ("the columns " if len(names) != 1 else "the column ") + ", ".join(f"`{name}`" for name in names)
+    shown = ", ".join(f"`{shorten(name, 60)}`" for name in names)
+    return ("the columns " if len(names) != 1 else "the column ") + shown
 
 
 _LABELS_SHOWN = 20
@@ -181,27 +198,6 @@ def label_names(config: PretrainedConfig) -> list[str] | None:
     return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
 
-def number(value: Any, row: Row, column: str) -> float:
-    """A regression target; anything but a finite number is an error."""
-    try:
-        # Python takes true for 1 and 1_000 for a thousand.
-        result = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
-    except (TypeError, ValueError):
-        result = math.nan
-    except OverflowError:
-        result = LARGEST_NUMBER * 10
-    if not math.isfinite(result):
-        raise DataError(
-            f"{row.at()}: `{describe(value)}` in column `{column}` is not a finite number; mend the row or remove it"
-        )
-    if abs(result) > LARGEST_NUMBER:
-        raise DataError(
-            f"{row.at()}: `{describe(value)}` in column `{column}` is too large, its square does not fit float32; "
-            "mend the row, or divide all of them"
-        )
-    return result
-
-
 def collect(
     splits: Mapping[str, Split],
     values: Callable[[Example], Iterable[str]],
@@ -209,6 +205,7 @@ def collect(
     *,
     shared: bool,
     least: int = 2,
+    task: Preset | None = None,
 ) -> list[str]:
     """The label list: the fixed one, or what occurs in train, sorted; then every split is checked against it.
 
@@ -218,6 +215,7 @@ def collect(
         fixed: The list, when it is already decided.
         shared: Whether the splits were cut from one file, so that a label seen in any of them counts.
         least: How many there have to be.
+        task: The task whose list it is; a trained model's where None.
     """
     if fixed is not None:
         labels = _checked_list(fixed)
@@ -226,9 +224,11 @@ def collect(
         found = {label for name in names for example in splits[name] for label in values(example)}
         labels = sorted(found, key=_order)
         _check_count(splits[names[0]], labels, least)
-    origin = "the model or task" if fixed is not None else "train"
+    origin, advice = "the model" if fixed is not None else "train", "remove it"
+    if task is not None:
+        origin, advice = f"task `{task.name}`", f"give `--task {task.kind}` for labels of your own"
     for split in splits.values():
-        _check_split(split, values, labels, origin)
+        _check_split(split, values, labels, origin, advice)
     return labels
 
 
@@ -239,14 +239,16 @@ def _checked_list(labels: Sequence[str]) -> list[str]:
     return list(labels)
 
 
-def _check_split(split: Split, values: Callable[[Example], Iterable[str]], labels: Sequence[str], origin: str) -> None:
+def _check_split(
+    split: Split, values: Callable[[Example], Iterable[str]], labels: Sequence[str], origin: str, advice: str
+) -> None:
     known = set(labels)
     for index, example in enumerate(split):
         for label in values(example):
             if label not in known:
                 raise DataError(
                     f"{split.at(index)}: label `{label}` is not one of {listed(labels)}, the labels of {origin}; "
-                    "mend the row, or remove it"
+                    f"mend the row, or {advice}"
                 )
 
 

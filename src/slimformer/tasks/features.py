@@ -258,3 +258,18 @@ def counted_tokens(batch: Mapping[str, Any], *, shifted: bool) -> int:
     """How many tokens of a batch have a label; with `shifted`, position n predicts token n + 1."""
     labels = batch["labels"]
     return max(1, int(((labels[:, 1:] if shifted else labels) != IGNORED).sum()))
+
+
+def check_predictions(split: str, features: Features, predictions: Any) -> None:
+    """Refuse outputs of a model that are not one for each item of a split, or no numbers."""
+    for part in predictions if isinstance(predictions, tuple) else (predictions,):
+        array = np.asarray(part)
+        if len(array) != len(features):
+            raise DataError(
+                f"{len(array)} predictions for the {len(features)} items of `{split}`; give one for each, in order"
+            )
+        if np.isnan(array).any():
+            row = int(np.flatnonzero(np.isnan(array).reshape(len(array), -1).any(-1))[0])
+            raise DataError(
+                f"prediction {row} of `{split}` is not a number; lower the learning rate or check the weights"
+            )

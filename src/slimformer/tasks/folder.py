@@ -1,4 +1,4 @@
-"""Finding the files of a split in a folder."""
+"""Finding the files of a split in a folder, and how a file that lies alone is divided."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
 from slimformer.tasks.readers import ENDINGS, read, readable
+from slimformer.tasks.readers.text import labels_beside
 from slimformer.tasks.splits import SYNONYMS, split_in_name
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from slimformer.tasks.preset import Layout, Preset
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 #: How a data set written in several pieces names them.
 _SHARD = re.compile(r"-\d+-of-\d+")
 _NAMES_SHOWN = 12
+#: What is held out of somebody's own single file when `dev` is asked for.
+HELD_OUT = {"train": 0.9, "dev": 0.1}
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,13 @@ class Folder:
         return f"`{self.path}` has no {split} split of `{preset.name}`; {looked}; found: {self._listing()}"
 
     def own_files(self, split: str) -> list[Path]:
-        """The files of a split by their names: `train.csv`, `my-valid.tsv`, `test-00000-of-00002.parquet`."""
-        named = [path for path in self._data_files() if split_in_name(path.name.split(".")[0]) == split]
+        """The files of a split by their names: `train.csv`, `my-valid.tsv`, `test-00000-of-00002.parquet`.
+
+        Labels that lie beside their texts, as `train_labels.txt` beside `train_text.txt`, come with these.
+        """
+        files = self._data_files()
+        labels = {labels_beside(path) for path in files}
+        named = [path for path in files if split_in_name(path.name.split(".")[0]) == split and path not in labels]
         exact = [path for path in named if _SHARD.sub("", path.name.split(".")[0]).lower() in SYNONYMS[split]]
         found = exact or named
         if not found:
@@ -138,3 +147,38 @@ class Folder:
         names = sorted(path.name for path in self.path.iterdir())
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         return (", ".join(names[:_NAMES_SHOWN]) or "nothing") + more
+
+
+def usual_shares(path: Path, splits: Sequence[str]) -> Mapping[str, float] | None:
+    """How a single file is divided unless told: not at all, or with a tenth held out where dev is asked for."""
+    named = split_in_name(path.name.split(".")[0])
+    if named is not None and set(splits) != {named}:
+        other = next(split for split in splits if split != named)
+        raise DataError(
+            f"`{path}` is a {named} split by its name, but `{other}` was asked for; "
+            "give the folder that holds both, or a file named otherwise to have a tenth of it held out"
+            + (", or `--shares` to divide it" if named == "train" else "")
+        )
+    divided = named is None and "dev" in splits
+    if (not divided and len(splits) > 1) or (divided and "test" in splits):
+        raise DataError(
+            f"`{path}` is one file, but {' and '.join(splits)} were asked for; give a folder with a file for each "
+            "split, or `--shares` to divide it"
+        )
+    return HELD_OUT if divided else None
+
+
+def holds_tables(path: Path) -> bool:
+    """Whether a file, or some file of a folder, may be CSV or TSV."""
+    files = path.iterdir() if path.is_dir() else [path]
+    return any(file.name.removesuffix(".gz").lower().endswith((".csv", ".tsv", ".txt")) for file in files)
+
+
+def why_whole(path: Path | None) -> str | None:
+    """Why data are no single file that shares can divide, as the rest of a sentence; None where they are."""
+    if path is None:
+        return "a data set of the Hub, which has its splits"
+    if not path.is_file() or path.suffix == ".zip":
+        return "a folder, whose files are its splits"
+    named = split_in_name(path.name.split(".")[0])
+    return None if named in (None, "train") else f"a {named} split by its name"

@@ -86,6 +86,12 @@ class Hub:
     choices: tuple[str, ...] = ()
     label_names: Mapping[str, str] = field(default_factory=dict)
 
+    def layout(self) -> Layout:
+        """How its rows are read."""
+        return Layout(
+            {}, "parquet", text=self.text, label=self.label, choices=self.choices, label_names=self.label_names
+        )
+
 
 @dataclass(frozen=True)
 class Preset:

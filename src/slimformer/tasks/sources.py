@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
 from slimformer.files import as_path
-from slimformer.tasks.folder import Folder
-from slimformer.tasks.preset import Carve, Layout, Preset
+from slimformer.tasks.folder import Folder, usual_shares, why_whole
 from slimformer.tasks.readers import ENDINGS, Row, Table, read, reader_for
-from slimformer.tasks.readers.hub import HubName, fetch, parse_hub_name, read_dataset
-from slimformer.tasks.splits import SYNONYMS, carved_rows, check_splits, split_in_name, without_texts_of
+from slimformer.tasks.readers.hub import fetch, hub_splits, parse_hub_name, read_dataset
+from slimformer.tasks.splits import SYNONYMS, carved_rows, check_splits, without_texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from slimformer.tasks.kinds.kind import Kind
-
-#: What is held out of somebody's own single file when `dev` is asked for.
-HELD_OUT = {"train": 0.9, "dev": 0.1}
+    from slimformer.tasks.preset import Carve, Layout, Preset
 
 
 @dataclass
@@ -33,6 +30,8 @@ class SplitRows:
         file: What to call their source in messages.
         layout: Where the columns stand; None when they have to be guessed.
         carved: Whether the split was cut from a file that also feeds another.
+        header: Whether the columns are named by the first line of a table, which could be data taken for names.
+        label_names: Label as the rows spell it → its name, where a file beside them tells.
         notes: What a user should know, in words.
     """
 
@@ -41,6 +40,8 @@ class SplitRows:
     file: str
     layout: Layout | None = None
     carved: bool = False
+    header: bool = False
+    label_names: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -51,7 +52,9 @@ def read_splits(
     splits: Sequence[str],
     *,
     language: str | None = None,
-    options: dict[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+    table: Mapping[str, Any] | None = None,
+    shares: Mapping[str, float] | None = None,
     group: Callable[[SplitRows], Sequence[str]] = lambda found: found.columns,
 ) -> dict[str, SplitRows]:
     """Read the splits asked for, and nothing else.
@@ -62,16 +65,28 @@ def read_splits(
         source: A folder, a file or a Hub name; None for the preset's own place on the Hub.
         splits: Some of train, dev, test.
         language: Which language of a multilingual data set; several are joined with commas.
-        options: What the reader of somebody's own files is told, such as the tag column.
+        options: What the reader of somebody's own annotated files is told, such as the tag column.
+        table: What the reader of somebody's own CSV and TSV files is told; see
+            `slimformer.tasks.readers.delimited.table_options`.
+        shares: Split → its part, where a single file is divided otherwise than by its name or into tenths.
         group: Columns whose equal values stay together when a single file is divided.
     """
     wanted = check_splits(splits)
-    reading = _Reading(preset, kind, wanted, language, options or {}, group)
+    reading = _Reading(preset, kind, wanted, language, options or {}, table or {}, shares, group)
     if language is not None and not preset.multilingual:
         raise DataError(
             f"task `{preset.name}` has no languages to choose from, but language is `{language}`; leave it out"
         )
+    if table and not preset.generic:
+        raise DataError(
+            f"task `{preset.name}` knows how its files are written, but {_named(table)} was given; leave it out, or "
+            f"give `--task {preset.kind}` for files of your own"
+        )
     path = _existing(preset, source)
+    if shares is not None and (reason := why_whole(path)):
+        raise DataError(
+            f"shares divide a single file, and `{source or preset.name}` is {reason}; give one file, or leave them out"
+        )
     if path is None:
         return _read_hub(reading, source)
     return _read_own(reading, path) if preset.generic else _read_preset(reading, path)
@@ -85,14 +100,30 @@ class _Reading:
     kind: Kind
     wanted: Sequence[str]
     language: str | None
-    options: dict[str, Any]
+    options: Mapping[str, Any]
+    table: Mapping[str, Any]
+    shares: Mapping[str, float] | None
     group: Callable[[SplitRows], Sequence[str]]
 
-    def table(self, path: Path, split: str, layout: Layout | None = None) -> Table:
-        if layout:
-            return read(path, layout.reader, split, **layout.options)
+    def own_table(self, path: Path, split: str) -> Table:
+        """One of somebody's own files."""
         reader = reader_for(path, self.kind.readers)
+        if reader in ("csv", "tsv"):
+            return read(path, reader, split, **self.table)
+        if self.table:
+            raise DataError(
+                f"`{path}` is read as `{reader}`, and {_named(self.table)} is for CSV and TSV; leave it out"
+            )
         return read(path, reader, split, **(self.options if reader in ("conll", "conllu") else {}))
+
+    def columns_kept_together(self, whole: SplitRows) -> Sequence[str]:
+        """The columns whose equal values stay together when the rows are divided."""
+        carve = whole.layout.carve if whole.layout and self.shares is not None else None
+        return carve.group if carve and carve.group else self.group(whole)
+
+
+def _named(table: Mapping[str, Any]) -> str:
+    return "`--no-header`" if "header" in table else "`--quoting`"
 
 
 def _existing(preset: Preset, source: str | Path | None) -> Path | None:
@@ -115,8 +146,10 @@ def _existing(preset: Preset, source: str | Path | None) -> Path | None:
 
 def _read_preset(reading: _Reading, path: Path) -> dict[str, SplitRows]:
     folder, preset = Folder(path), reading.preset
-    if path.is_file() and not any(folder.matches(layout, split) for layout in preset.layouts for split in SYNONYMS):
-        return _read_single(reading, path, preset.layouts[0])
+    if path.is_file():
+        known = [layout for layout in preset.layouts if any(folder.matches(layout, split) for split in SYNONYMS)]
+        if reading.shares is not None or not known:
+            return _read_single(reading, path, (known or preset.layouts)[0])
     return {split: _read_split(preset, folder, split, reading.language) for split in reading.wanted}
 
 
@@ -192,33 +225,38 @@ def _read_own(reading: _Reading, path: Path) -> dict[str, SplitRows]:
     if images:
         return {split: _join(folder.own_images(split), None) for split in reading.wanted}
     return {
-        split: _join([reading.table(file, split) for file in folder.own_files(split)], None) for split in reading.wanted
+        split: _join([reading.own_table(file, split) for file in folder.own_files(split)], None)
+        for split in reading.wanted
     }
 
 
 def _read_single(reading: _Reading, path: Path, layout: Layout | None) -> dict[str, SplitRows]:
-    """One file: the split its name speaks of; else all of it, or nine tenths and a tenth when dev is asked for."""
+    """One file, divided by the shares asked for.
+
+    Without any it is the split its name speaks of; else all of it, or nine tenths and a tenth when dev is asked for.
+    """
     wanted = reading.wanted
-    named = split_in_name(path.name.split(".")[0])
-    if named is not None and set(wanted) != {named}:
-        other = next(split for split in wanted if split != named)
+    shares = reading.shares or usual_shares(path, wanted)
+    absent = [split for split in wanted if shares and split not in shares]
+    if absent:
         raise DataError(
-            f"`{path}` is a {named} split by its name, but `{other}` was asked for; "
-            "give the folder that holds both, or a file named otherwise to have a tenth of it held out"
+            f"`{path}` is divided into {' and '.join(shares or ())}, but {absent[0]} was asked for; give a third share "
+            "for it, such as `--shares 0.8,0.1,0.1`"
         )
-    divided = named is None and "dev" in wanted
-    if (not divided and len(wanted) > 1) or (divided and "test" in wanted):
-        raise DataError(
-            f"`{path}` is one file, but {' and '.join(wanted)} were asked for; give a folder with a file for each split"
-        )
-    whole = _join([reading.table(path, wanted[0], layout)], layout)
-    if not divided:
+    if layout:
+        whole = _read_files([path], layout, wanted[0], reading.language)
+    else:
+        whole = _join([reading.own_table(path, wanted[0])], None)
+    if not shares:
         return {wanted[0]: whole}
-    parts = carved_rows(whole.rows, HELD_OUT, reading.group(whole), in_order=reading.kind.in_order)
-    note = f"dev: a tenth of `{path}`, {len(parts['dev'])} of {len(whole.rows)} rows"
-    return {
-        split: SplitRows(parts[split], whole.columns, whole.file, layout, carved=True, notes=[note]) for split in wanted
-    }
+    parts = carved_rows(whole.rows, shares, reading.columns_kept_together(whole), in_order=reading.kind.in_order)
+    sizes = {split: len(rows) for split, rows in parts.items()}
+    if reading.shares is None:
+        note = f"dev: a tenth of `{path}`, {sizes['dev']} of {len(whole.rows)} rows"
+    else:
+        listed = ", ".join(f"{size} to {split}" for split, size in sizes.items())
+        note = f"of the {len(whole.rows)} rows of `{path}`, shares give {listed}"
+    return {split: replace(whole, rows=parts[split], carved=True, notes=[note, *whole.notes]) for split in wanted}
 
 
 def _read_hub(reading: _Reading, source: str | Path | None) -> dict[str, SplitRows]:
@@ -228,30 +266,20 @@ def _read_hub(reading: _Reading, source: str | Path | None) -> dict[str, SplitRo
     assert name is not None  # `_existing` refused everything else
     datasets = fetch(name)
     return {
-        split: _join([read_dataset(name, found, datasets[found])], _hub_layout(preset))
-        for split, found in _hub_splits(name, list(datasets), reading.wanted)
+        split: _join([read_dataset(name, found, datasets[found])], preset.hub.layout() if preset.hub else None)
+        for split, found in hub_splits(name, list(datasets), reading.wanted)
     }
-
-
-def _hub_splits(name: HubName, there: Sequence[str], wanted: Sequence[str]) -> list[tuple[str, str]]:
-    found = []
-    for split in wanted:
-        # MNLI calls its two halves validation_matched and validation_mismatched.
-        names = [each for synonym in SYNONYMS[split] for each in (synonym, f"{synonym}_matched") if each in there]
-        if not names:
-            raise DataError(f"`{name}` has no split `{split}`; it has: {', '.join(there)}")
-        found.append((split, names[0]))
-    return found
-
-
-def _hub_layout(preset: Preset) -> Layout | None:
-    hub = preset.hub
-    if hub is None:
-        return None
-    return Layout({}, "parquet", text=hub.text, label=hub.label, choices=hub.choices, label_names=hub.label_names)
 
 
 def _join(tables: Sequence[Table], layout: Layout | None) -> SplitRows:
     rows = [row for table in tables for row in table.rows]
     columns = tuple(dict.fromkeys(column for table in tables for column in table.columns))
-    return SplitRows(rows, columns, ", ".join(table.file for table in tables), layout)
+    return SplitRows(
+        rows,
+        columns,
+        ", ".join(table.file for table in tables),
+        layout,
+        header=any(table.header for table in tables),
+        label_names={label: name for table in tables for label, name in table.label_names.items()},
+        notes=[note for table in tables for note in table.notes],
+    )

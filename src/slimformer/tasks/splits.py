@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from slimformer.errors import DataError
+from slimformer.errors import DataError, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +30,9 @@ SYNONYMS = {
 Example = dict[str, Any]
 
 T = TypeVar("T")
+
+#: Shares may add up to so much more or less than 1, as thirds with six digits do.
+_ROUNDING = 2e-6
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,16 @@ class Split(Sequence[Example]):
     def take(self, rows: Sequence[int]) -> Split:
         """Some of the examples, each as often as it is named."""
         return Split([self.examples[row] for row in rows], [self.origins[row] for row in rows])
+
+    def mapped(self, change: Callable[[Example], Example]) -> Split:
+        """The split with every example changed."""
+        return Split([change(example) for example in self.examples], self.origins)
+
+    def limited(self, limit: int | None, *, in_order: bool) -> Split:
+        """So many examples of it, from its beginning where they follow one another; see `sample`."""
+        count = len(self)
+        kept = list(range(count))[:limit] if in_order and (limit is None or limit > 0) else sample(count, limit)
+        return self.take(kept)
 
     def at(self, index: int) -> str:
         """Where an example came from, the way every message spells it."""
@@ -104,6 +118,32 @@ def carve_in_order(rows: Sequence[T], shares: Mapping[str, float]) -> dict[str, 
     return parts
 
 
+def parse_shares(shares: str | Sequence[float]) -> dict[str, float]:
+    """Split → its part of a file, of two numbers (train, dev) or three (train, dev, test) that add up to 1."""
+    numbers = shares.split(",") if isinstance(shares, str) else shares
+    example = "such as 0.8,0.1,0.1 for train, dev and test or 0.9,0.1 for train and dev"
+    try:
+        parts = [float(number) for number in numbers]
+    except (TypeError, ValueError):
+        parts = []
+    if not 2 <= len(parts) <= len(SPLITS) or not all(map(math.isfinite, parts)):
+        raise ValueError(f"give two or three numbers, {example}")
+    if min(parts) <= 0:
+        split = SPLITS[parts.index(min(parts))]
+        raise ValueError(f"{min(parts):g} leaves no rows for {split}; give numbers above 0, {example}")
+    if not math.isclose(sum(parts), 1, abs_tol=_ROUNDING):
+        raise ValueError(f"they add up to {sum(parts):g}, not to 1; give parts of 1, {example}")
+    return dict(zip(SPLITS, parts, strict=False))
+
+
+def check_shares(shares: str | Sequence[float] | None) -> dict[str, float] | None:
+    """The shares that a file is to be divided by, if any."""
+    try:
+        return None if shares is None else parse_shares(shares)
+    except ValueError as error:
+        raise DataError(f"shares is `{describe(shares)}`: {error}") from None
+
+
 def sample(count: int, limit: int | None) -> list[int]:
     """Indices of `limit` of `count` rows, in order; a smaller sample is part of a larger one.
 
@@ -141,6 +181,21 @@ def without_texts_of(rows: Sequence[Row], others: Sequence[Row], text: Sequence[
     """The rows whose texts do not occur among the others."""
     seen = {_key(row, text) for row in others}
     return [row for row in rows if _key(row, text) not in seen]
+
+
+def count_shared(rows: Sequence[Row], others: Sequence[Row], columns: Sequence[str], other: Sequence[str]) -> int:
+    """How many rows have texts that occur among the others, whose columns may bear other names.
+
+    Only the texts of `rows`, mostly the smaller part, are put into a table; nothing is copied.
+    """
+    texts = [_texts(row, columns) for row in rows]
+    shared = set(texts).intersection(_texts(row, other) for row in others)
+    return sum(each in shared for each in texts)
+
+
+def _texts(row: Row, columns: Sequence[str]) -> tuple[Any, ...]:
+    values = (row.values.get(column) for column in columns)
+    return tuple(value.strip() if isinstance(value, str) else str(value) for value in values)
 
 
 def _key(row: Row, columns: Sequence[str]) -> str:

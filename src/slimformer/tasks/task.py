@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
 from slimformer.registry import KINDS
 from slimformer.tasks.columns import collect
-from slimformer.tasks.features import TensorCollator
+from slimformer.tasks.features import TensorCollator, check_predictions
 from slimformer.tasks.kinds import check_settings, kind_of
 from slimformer.tasks.kinds.texts import IncompleteRowError
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.preset import Preset, preset_of
+from slimformer.tasks.readers.delimited import table_options
 from slimformer.tasks.sources import read_splits
-from slimformer.tasks.splits import Split, sample
+from slimformer.tasks.splits import SPLITS, Split, check_shares, count_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -141,24 +143,8 @@ class TaskData:
                 arrays (starts, ends) for question answering, what `outputs` gave for language models, embeddings
                 for retrieval.
         """
-        _check_predictions(split, features, predictions)
+        check_predictions(split, features, predictions)
         return self.kind.score(self[split], features, predictions, self.labels, self.metrics)
-
-
-def _check_predictions(split: str, features: Features, predictions: Any) -> None:
-    import numpy as np
-
-    for part in predictions if isinstance(predictions, tuple) else (predictions,):
-        array = np.asarray(part)
-        if len(array) != len(features):
-            raise DataError(
-                f"{len(array)} predictions for the {len(features)} items of `{split}`; give one for each, in order"
-            )
-        if np.isnan(array).any():
-            row = int(np.flatnonzero(np.isnan(array).reshape(len(array), -1).any(-1))[0])
-            raise DataError(
-                f"prediction {row} of `{split}` is not a number; lower the learning rate or check the weights"
-            )
 
 
 @dataclass(frozen=True)
@@ -179,6 +165,9 @@ class Task:
         *,
         text_column: str | Sequence[str] | None = None,
         label_column: str | None = None,
+        header: bool | None = None,
+        quoting: str | None = None,
+        shares: str | Sequence[float] | None = None,
         limit: int | None = None,
         labels: Sequence[str] | None = None,
         language: str | None = None,
@@ -192,6 +181,10 @@ class Task:
             splits: Some of train, dev, test; no other is read.
             text_column: The column with the text; two, joined with a comma or in a sequence, for pairs.
             label_column: The column with the label; for CoNLL files the number of the tag's column, from 0.
+            header: Whether the first line of CSV and TSV files names the columns; if not, numbers from 0 do.
+            quoting: `csv` where double quotes enclose fields, `none` where they are part of the text; by default that
+                depends on the ending.
+            shares: How a single file is divided: two numbers for train and dev, or three for test besides.
             limit: Keep only so many rows of each split, chosen by a hash of their number.
             labels: The label list of a trained model; a label that is not on it is an error.
             language: Which language of a multilingual data set; several are joined with commas.
@@ -199,52 +192,55 @@ class Task:
             settings: What the kind of task may be told, such as `objective` for language modelling (`causal` to
                 predict the next token, `masked` for tokens under a mask) or `label_separator` for multi-label.
         """
-        return self._load(
-            self.kind(**settings) if kind is None else kind,
-            source,
-            splits,
-            text_column=text_column,
-            label_column=label_column,
-            limit=limit,
-            labels=labels,
-            language=language,
-        )
-
-    def _load(
-        self,
-        kind: Kind,
-        source: str | Path | None,
-        splits: Sequence[str],
-        *,
-        text_column: str | Sequence[str] | None,
-        label_column: str | None,
-        limit: int | None,
-        labels: Sequence[str] | None,
-        language: str | None,
-    ) -> TaskData:
+        kind = self.kind(**settings) if kind is None else kind
         options: dict[str, Any] = {}
         if self.preset.generic:
             options, label_column = kind.reader_options(label_column)
 
-        def group(found: SplitRows) -> Sequence[str]:
-            return kind.group(kind.columns(found, text_column, label_column))
+        def columns_of(rows: SplitRows) -> Columns:
+            return kind.columns(rows, text_column, label_column)
 
-        found = read_splits(self.preset, kind, source, splits, language=language, options=options, group=group)
-        notes = list(dict.fromkeys(note for rows in found.values() for note in rows.notes))
-        columns = {split: kind.columns(rows, text_column, label_column) for split, rows in found.items()}
-        kind = kind.look_at((row, columns[split]) for split, rows in found.items() for row in rows.rows)
+        tables = read_splits(
+            self.preset,
+            kind,
+            source,
+            splits,
+            language=language,
+            options=options,
+            table=table_options(header, quoting),
+            shares=check_shares(shares),
+            group=lambda rows: kind.group(columns_of(rows)),
+        )
+        columns = {split: columns_of(rows) for split, rows in tables.items()}
+        return self._parse(kind, tables, columns, labels, limit)
+
+    def _parse(
+        self,
+        kind: Kind,
+        tables: Mapping[str, SplitRows],
+        columns: Mapping[str, Columns],
+        labels: Sequence[str] | None,
+        limit: int | None,
+    ) -> TaskData:
+        """Make examples of rows, with labels as numbers."""
+        notes = list(dict.fromkeys(note for rows in tables.values() for note in rows.notes))
+        kind = kind.look_at((row, columns[split]) for split, rows in tables.items() for row in rows.rows)
         parsed = {}
-        for split, rows in found.items():
-            parsed[split], dropped = _parse(kind, rows, columns[split], labels)
+        for split, rows in tables.items():
+            parsed[split], dropped = _parse_rows(kind, rows, columns[split], labels)
             if dropped:
                 notes.append(f"{split}: {dropped} rows of `{rows.file}` left out because they are incomplete")
+        if kind.modality == "texts" and not kind.in_order:
+            notes += _shared_texts(tables, columns)
         names = None
         if kind.labelled:
-            shared = any(rows.carved for rows in found.values())
+            shared = any(rows.carved for rows in tables.values())
             fixed = labels or self.preset.labels
-            names = collect(parsed, kind.labels_of, fixed, shared=shared, least=kind.least_labels)
-            parsed = {split: _with_ids(kind, each, names) for split, each in parsed.items()}
-        limited = {split: _limited(each, limit, in_order=kind.in_order) for split, each in parsed.items()}
+            owner = self.preset if fixed is not None and not labels else None
+            names = collect(parsed, kind.labels_of, fixed, shared=shared, least=kind.least_labels, task=owner)
+            ids = {label: index for index, label in enumerate(names)}
+            parsed = {split: each.mapped(lambda example: kind.with_ids(example, ids)) for split, each in parsed.items()}
+        limited = {split: each.limited(limit, in_order=kind.in_order) for split, each in parsed.items()}
         return TaskData(self.preset, kind, limited, names, notes)
 
     def metrics(self, labels: Sequence[str] | None) -> tuple[str, ...]:
@@ -262,9 +258,9 @@ def get_task(name: str) -> Task:
     return Task(preset_of(name))
 
 
-def _parse(kind: Kind, rows: SplitRows, columns: Columns, labels: Sequence[str] | None) -> tuple[Split, int]:
+def _parse_rows(kind: Kind, rows: SplitRows, columns: Columns, labels: Sequence[str] | None) -> tuple[Split, int]:
     """The examples of a split, with labels as text, and how many rows were left out."""
-    rename = _renaming(rows.layout.label_names if rows.layout else {}, labels)
+    rename = _renaming({**(rows.layout.label_names if rows.layout else {}), **rows.label_names}, labels)
     tolerant = rows.layout is not None and rows.layout.drop_incomplete
     examples, origins, dropped = [], [], 0
     for row in rows.rows:
@@ -289,11 +285,13 @@ def _renaming(names: Mapping[str, str], labels: Sequence[str] | None) -> Callabl
     return lambda label: names.get(label, label)
 
 
-def _with_ids(kind: Kind, split: Split, labels: Sequence[str]) -> Split:
-    ids = {label: index for index, label in enumerate(labels)}
-    return Split([kind.with_ids(example, ids) for example in split], split.origins)
-
-
-def _limited(split: Split, limit: int | None, *, in_order: bool) -> Split:
-    kept = list(range(len(split)))[:limit] if in_order and (limit is None or limit > 0) else sample(len(split), limit)
-    return Split([split.examples[index] for index in kept], [split.origins[index] for index in kept])
+def _shared_texts(tables: Mapping[str, SplitRows], columns: Mapping[str, Columns]) -> list[str]:
+    """What to say of rows whose texts another split holds too, so that what is measured on them flatters a model."""
+    notes = []
+    for other, split in combinations([split for split in SPLITS if split in tables], 2):
+        rows, texts = tables[split].rows, {name: (*each.text, *each.choices) for name, each in columns.items()}
+        count = count_shared(rows, tables[other].rows, texts[split], texts[other])
+        if count:
+            share = f"{count / len(rows):.1%}"
+            notes.append(f"{count} of the {len(rows)} rows of {split} ({share}) have texts that {other} holds too")
+    return notes

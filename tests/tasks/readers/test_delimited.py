@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.errors import DataError
-from slimformer.tasks.readers.delimited import read_delimited
+from slimformer.tasks.readers.delimited import looks_headerless, read_delimited, table_options
 
 FIELD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 
@@ -49,6 +49,55 @@ def test_tsv_keeps_quotes_as_they_are(write):
 def test_files_without_header_get_their_columns(write):
     table = read_csv(write("a.csv", "x,1\n"), columns=("text", "label"))
     assert table.rows[0].values == {"text": "x", "label": "1"}
+
+
+@pytest.mark.parametrize("read", [read_csv, read_tsv])
+def test_columns_without_a_header_have_numbers(write, read):
+    path = write("a.csv", "x,1\ny,0\n" if read is read_csv else "x\t1\ny\t0\n")
+    table = read(path, header=False)
+    assert (table.columns, table.header) == (("0", "1"), False)
+    assert [(row.line, row.values) for row in table.rows] == [(1, {"0": "x", "1": "1"}), (2, {"0": "y", "1": "0"})]
+    assert read(path).header
+
+
+def test_a_record_that_differs_from_the_first_is_refused_without_a_header(write):
+    with pytest.raises(DataError, match=r"a.tsv` line 2 has 3 fields where 2 are expected \(`0`, `1`\)"):
+        read_tsv(write("a.tsv", "x\t1\ny\t0\t1\n"), header=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "headerless"),
+    [
+        ("text,label", False),
+        ("premise of the pair,judgement", False),
+        ("a film,good", True),  # a label that comes again
+        ("a film,3", True),
+        ("a film,-1.5", True),
+        (f"{'long ' * 20},x", True),
+        ("one two three four five six seven,x", True),
+    ],
+)
+def test_a_first_line_that_looks_like_data(write, first, headerless):
+    table = read_csv(write("a.csv", f"{first}\nthis film,good\nthat film,bad\n"))
+    assert looks_headerless(table.columns, table.rows) is headerless
+
+
+def test_quotes_that_a_writer_of_csv_put_into_tsv_are_told(write):
+    path = write("a.tsv", 'text\tlabel\n"say ""hi"""\t1\n"a film"\t0\n')
+    (note,) = read_tsv(path).notes
+    assert note.startswith(f"every field of column `text` of `{path}` stands in double quotes, which are kept")
+    table = read_delimited(path, delimiter="\t", quoted=True)
+    assert ([row.values["text"] for row in table.rows], table.notes) == (['say "hi"', "a film"], ())
+    assert read_tsv(write("b.tsv", 'text\tlabel\n"open\t1\n"a" or "b"\t0\n')).notes == ()
+    with pytest.raises(DataError, match=r"line 2 has 3 fields .* or give `--quoting csv` if double quotes enclose"):
+        read_tsv(write("c.tsv", 'text\tlabel\n"a\tfilm"\t1\n'))
+
+
+def test_what_a_reader_is_told():
+    assert table_options() == table_options(header=True) == {}
+    assert table_options(False, "csv") == {"header": False, "quoted": True}
+    with pytest.raises(DataError, match="quoting `all` is not known; give csv or none"):
+        table_options(quoting="all")
 
 
 def test_a_field_may_be_long_and_the_limit_of_the_module_stays(write):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Settings that tell the sizes → what they are shares of.
 SIZE_FIELDS = {"sizes": "neurons", "head_sizes": "heads", "depth_sizes": "depth", "output_sizes": "output"}
+#: Settings of labelled data that a corpus has nothing of.
+_LABELLED = ("data", "label_column", "header", "quoting", "shares", "label_separator", "language")
 #: How far the probabilities may be from adding up to 1, as three thirds do.
 ROUNDING = 0.01
 #: Sizes that one model may have; each of them is measured.
@@ -89,8 +91,8 @@ class ElasticConfig(TrainingOptions, TaskOptions, CorpusOptions, ScratchOptions,
 
     @model_validator(mode="after")
     def _one_source(self) -> ElasticConfig:
-        for name in ("data", "label_column", "label_separator", "language", "limit", "group_by_length"):
-            if self.corpus is not None and getattr(self, name):
+        for name in (*_LABELLED, "limit", "group_by_length"):
+            if self.corpus is not None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"`corpus` is text without labels, which `{name}` is not for; leave one of them out")
         if self.corpus is not None and self.task not in (None, TASK):
             raise ValueError(f"`task` is `{self.task}`, and a corpus is learned by `{TASK}`; leave one of them out")

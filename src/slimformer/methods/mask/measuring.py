@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import artifact, models
 from slimformer.errors import ArtifactError
 from slimformer.inference.evaluation import evaluate, fitting_length, predict
-from slimformer.tasks.options import TaskOptions, load_data
+from slimformer.tasks.options import TaskOptions, load_data, with_recorded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ class Measure:
         task = loaded.manifest.task
         if task is None:
             raise ArtifactError(f"artifact `{folder}` does not say what it was made for; give one that was trained")
-        options = TaskOptions.make({**task.settings, "task": task.name, **options.given()})
+        options = with_recorded(TaskOptions.make({"task": task.name, **options.given()}), task.settings)
         options.require("task", "data")
         config = models.load_config(folder)
         data = load_data(options, (split,), causal=models.is_causal(config), labels=task.labels)

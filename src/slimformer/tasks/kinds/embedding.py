@@ -10,10 +10,11 @@ from slimformer.errors import DataError
 from slimformer.models.names import sees_images
 from slimformer.models.pooling import normalize, pool
 from slimformer.models.sentence import SentenceSettings
-from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text, number
+from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text
 from slimformer.tasks.features import Features, PairCollator, StackingCollator, draw_partners, pair
 from slimformer.tasks.kinds.image_classification import ImageKind
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
+from slimformer.tasks.kinds.regression import number
 from slimformer.tasks.kinds.texts import text_features, text_of, texts_in, texts_of
 from slimformer.tasks.metrics import leave_one_out, one_nearest_neighbour, regression_metrics
 from slimformer.tasks.splits import Split

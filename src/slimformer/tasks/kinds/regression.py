@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from slimformer.tasks.columns import SCORES, Columns, guess_one, number
+from slimformer.errors import DataError, describe
+from slimformer.tasks.columns import SCORES, Columns, guess_one
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import regression_metrics
@@ -20,6 +22,30 @@ if TYPE_CHECKING:
     from slimformer.tasks.readers import Row
     from slimformer.tasks.sources import SplitRows
     from slimformer.tasks.splits import Example, Split
+
+#: Errors are squared in float32, so the root of its largest number, and some room.
+LARGEST_NUMBER = 1e18
+
+
+def number(value: Any, row: Row, column: str) -> float:
+    """A regression target; anything but a finite number is an error."""
+    try:
+        # Python takes true for 1 and 1_000 for a thousand.
+        result = math.nan if isinstance(value, bool) or "_" in str(value) else float(value)
+    except (TypeError, ValueError):
+        result = math.nan
+    except OverflowError:
+        result = LARGEST_NUMBER * 10
+    if not math.isfinite(result):
+        raise DataError(
+            f"{row.at()}: `{describe(value)}` in column `{column}` is not a finite number; mend the row or remove it"
+        )
+    if abs(result) > LARGEST_NUMBER:
+        raise DataError(
+            f"{row.at()}: `{describe(value)}` in column `{column}` is too large, its square does not fit float32; "
+            "mend the row, or divide all of them"
+        )
+    return result
 
 
 class Regression(Kind):

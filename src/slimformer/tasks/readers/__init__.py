@@ -60,6 +60,8 @@ def reader_for(path: Path, preferred: Mapping[str, ReaderName]) -> ReaderName:
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     suffix = suffix.lower()
     if suffix in (".txt", ".text", ""):
+        if preferred.get(".txt", "tsv") == "tsv" and is_parallel(path):
+            return "text-and-labels"
         return "jsonl" if _first_character(path) == "{" else preferred.get(".txt", "tsv")
     if suffix == ".json" and suffix in preferred and _first_character(path) == "[":
         return "jsonl"
@@ -70,6 +72,14 @@ def reader_for(path: Path, preferred: Mapping[str, ReaderName]) -> ReaderName:
     raise DataError(
         f"`{path}` ends in `{suffix}`, which no reader knows; give a file that ends in one of: {readable()}"
     )
+
+
+def is_parallel(path: Path) -> bool:
+    """Whether a file holds texts whose labels lie in a file beside it."""
+    from slimformer.tasks.readers.text import labels_beside
+
+    labels = labels_beside(path)
+    return labels is not None and labels.is_file()
 
 
 def readable() -> str:
@@ -87,8 +97,7 @@ def _read_text(path: Path, reader: str, **options: Any) -> Table:
     from slimformer.tasks.readers import text
 
     if reader == "text-and-labels":
-        labels = path.with_name(path.name.replace("_text", "_labels"))
-        return text.read_parallel(path, labels)
+        return text.read_parallel(path, text.labels_beside(path) or path)
     if reader == "trec":
         return text.read_label_first(path, **options)
     if reader == "class-folders":

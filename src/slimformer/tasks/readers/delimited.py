@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError, shorten
 from slimformer.files import CsvRows, csv_reason, why_one_column
@@ -14,8 +16,28 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+#: Ways of writing tables → whether double quotes enclose fields.
+QUOTING = {"csv": True, "none": False}
+#: Names of columns are hardly longer, and have hardly more words.
+_MOST_NAME, _MOST_WORDS = 60, 6
+_NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?").fullmatch
+_ENCLOSED = re.compile(r'"[^"]*(?:""[^"]*)*"').fullmatch
+
 #: A record and the line it begins at.
 Record = tuple[int, list[str]]
+
+
+def table_options(header: bool | None = None, quoting: str | None = None) -> dict[str, Any]:
+    """What the reader of somebody's own CSV and TSV files is told, where it is not as usual.
+
+    Args:
+        header: Whether the first line names the columns; they do unless told otherwise.
+        quoting: Whether double quotes enclose fields: a name of `QUOTING`; by default in CSV alone.
+    """
+    if quoting is not None and quoting not in QUOTING:
+        raise DataError(f"quoting `{quoting}` is not known; give {' or '.join(QUOTING)}")
+    options: dict[str, Any] = {} if header in (None, True) else {"header": False}
+    return options if quoting is None else {**options, "quoted": QUOTING[quoting]}
 
 
 def read_delimited(
@@ -24,6 +46,7 @@ def read_delimited(
     delimiter: str,
     quoted: bool,
     columns: Sequence[str] | None = None,
+    header: bool = True,
     skip_ragged: bool = False,
     encoding: str = "utf-8",
 ) -> Table:
@@ -34,24 +57,32 @@ def read_delimited(
         delimiter: What stands between two fields.
         quoted: Whether double quotes enclose fields (CSV). GLUE's TSV files hold bare quotes inside
             sentences and have to be read without.
-        columns: The column names, when the file has no header line.
+        columns: The column names, when the file has no header line and they are known.
+        header: Whether the first line names the columns; else they are called by their numbers, from 0.
         skip_ragged: Leave out records with too few or too many fields instead of refusing the file.
         encoding: What the bytes mean.
     """
     records = (_quoted_records if quoted else _bare_records)(path, delimiter, encoding)
-    names = list(columns) if columns is not None else _header(path, next(records, (1, [""]))[1])
+    header = header and columns is None
+    if columns is None:
+        first = next(records, (1, [""]))
+        names = _header(path, first[1]) if header else [str(number) for number in range(len(first[1]))]
+        records = records if header else chain([first], records)
+    else:
+        names = list(columns)
     rows: list[Row] = []
     for line, fields in records:
-        if not rows and columns is None and (reason := why_one_column(names, fields, delimiter)):
+        if not rows and header and (reason := why_one_column(names, fields, delimiter)):
             raise DataError(f"`{path}` {reason}")
         if len(fields) != len(names):
             if skip_ragged:
                 continue
             raise DataError(_ragged(path, line, fields, names, delimiter if quoted else None))
         rows.append(Row(dict(zip(names, fields, strict=True)), str(path), line))
-    if not rows and columns is None:
+    if not rows and header:
         raise DataError(f"`{path}` {_why_no_rows(delimiter.join(names))}")
-    return Table(str(path), tuple(names), rows)
+    notes = () if quoted or columns is not None else _quotes_kept(path, names, rows)
+    return Table(str(path), tuple(names), rows, header=header, notes=notes)
 
 
 def _bare_records(path: Path, delimiter: str, encoding: str) -> Iterator[Record]:
@@ -80,8 +111,31 @@ def _header(path: Path, fields: Sequence[str]) -> list[str]:
     names = [field.strip() for field in fields]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise DataError(f"`{path}` line 1 names column `{twice[0]}` twice; give every column its own name")
+        raise DataError(
+            f"`{path}` line 1 names column `{twice[0]}` twice; give every column its own name, or `--no-header` if the "
+            "line is data"
+        )
     return names
+
+
+def looks_headerless(names: Sequence[str], rows: Sequence[Row]) -> bool:
+    """Whether a first line that was taken for names of columns looks like data.
+
+    It does if a name is as long as a text, is a number, or occurs below itself, as a label does.
+    """
+    if any(len(name) > _MOST_NAME or len(name.split()) > _MOST_WORDS or _NUMBER(name) for name in names):
+        return True
+    return any(name and row.values.get(name) == name for row in rows for name in names)
+
+
+def _quotes_kept(path: Path, names: Sequence[str], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Say of a column read without quotes that all of its fields stand in some, which a CSV writer put there."""
+    return tuple(
+        f"every field of column `{name}` of `{path}` stands in double quotes, which are kept; "
+        "give `--quoting csv` to take them off"
+        for name in names
+        if rows and all(_ENCLOSED(row.values[name]) for row in rows)
+    )
 
 
 def _why_no_rows(line: str) -> str:
@@ -97,6 +151,8 @@ def _ragged(path: Path, line: int, fields: Sequence[str], names: Sequence[str], 
     """What is wrong with a record; `quotable` is the delimiter that a field may hold between double quotes."""
     listed = ", ".join(f"`{name}`" for name in names)
     quotes = f"; text that holds `{quotable}` stands in double quotes" if quotable and len(fields) > len(names) else ""
+    if quotable is None and any(field.startswith('"') for field in fields):
+        quotes = ", or give `--quoting csv` if double quotes enclose its fields"
     return (
         f"`{path}` line {line} has {len(fields)} fields where {len(names)} are expected ({listed}); "
         f"it begins `{fields[0][:40]}`: mend the line{quotes}"

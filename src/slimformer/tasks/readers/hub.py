@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
 from slimformer.tasks.readers.table import Row, Table
+from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from datasets import Dataset
 
@@ -50,6 +51,18 @@ def fetch(source: HubName) -> Mapping[str, Dataset]:
     if not isinstance(loaded, DatasetDict):
         raise DataError(f"`{source}` came from the Hub without splits; give a folder or a file")
     return {str(split): dataset for split, dataset in loaded.items()}
+
+
+def hub_splits(name: HubName, there: Sequence[str], splits: Sequence[str]) -> list[tuple[str, str]]:
+    """The splits asked for, each with what the data set calls it."""
+    names_there = []
+    for split in splits:
+        # MNLI calls its two halves validation_matched and validation_mismatched.
+        names = [each for synonym in SYNONYMS[split] for each in (synonym, f"{synonym}_matched") if each in there]
+        if not names:
+            raise DataError(f"`{name}` has no split `{split}`; it has: {', '.join(there)}")
+        names_there.append((split, names[0]))
+    return names_there
 
 
 def read_dataset(source: HubName, split: str, dataset: Dataset) -> Table:

@@ -6,7 +6,7 @@ import gzip
 import io
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from slimformer.errors import DataError
@@ -43,11 +43,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of one file, with the columns they share."""
+    """The rows of one file, with the columns they share.
+
+    Args:
+        file: The file.
+        columns: Their names.
+        rows: The rows.
+        header: Whether the names stand in the first line, which could be data taken for names.
+        label_names: Label as the rows spell it → its name, where a file beside this one tells.
+        notes: What a user should know, in words.
+    """
 
     file: str
     columns: tuple[str, ...]
     rows: Sequence[Row]
+    header: bool = False
+    label_names: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rows:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slimformer.errors import DataError
+from slimformer.tasks.columns import listed
 from slimformer.tasks.readers.table import Row, Table, read_lines, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+#: What the file is called that names the labels of TweetEval's layout.
+MAPPING = "mapping.txt"
 #: Under this key a line says which running text it is part of; it is not a column.
 DOCUMENT = "slimformer:document"
 
@@ -25,19 +28,48 @@ def read_text_lines(path: Path, *, skip_blank: bool = False) -> Table:
     return Table(str(path), ("text",), rows)
 
 
+def labels_beside(texts: Path) -> Path | None:
+    """Where the labels of a file of texts are in TweetEval's layout: `train_text.txt` goes with `train_labels.txt`."""
+    begin, mark, end = texts.name.rpartition("_text")
+    return texts.with_name(f"{begin}_labels{end}") if mark else None
+
+
 def read_parallel(texts: Path, labels: Path) -> Table:
-    """Read texts and labels from two files of equally many lines."""
+    """Read texts and labels from two files of equally many lines; `mapping.txt` beside them names the labels."""
     text_lines, label_lines = list(read_lines(texts)), list(read_lines(labels))
     if len(text_lines) != len(label_lines):
         raise DataError(
             f"`{texts}` has {len(text_lines)} lines and `{labels}` has {len(label_lines)}; "
             "line n of one belongs to line n of the other, so mend the shorter file"
         )
+    mapping = labels.with_name(MAPPING)
+    names = read_mapping(mapping) if mapping.is_file() else {}
+    for number, label in enumerate(label_lines, start=1) if names else ():
+        if label.strip() and label.strip() not in names:
+            raise DataError(
+                f"`{labels}` line {number}: label `{label.strip()}` is not one of {listed(list(names))}, which "
+                f"`{mapping}` names; mend the line, or add the label there"
+            )
     rows = [
         Row({"text": text, "label": label.strip()}, str(texts), number)
         for number, (text, label) in enumerate(zip(text_lines, label_lines, strict=True), start=1)
     ]
-    return Table(str(texts), ("text", "label"), rows)
+    return Table(str(texts), ("text", "label"), rows, label_names=names)
+
+
+def read_mapping(path: Path) -> dict[str, str]:
+    """Read TweetEval's list of labels: a label as data spell it, a tab and its name a line."""
+    names: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), start=1):
+        # Of emoji a third field has the description.
+        label, name, *_ = (field.strip() for field in [*line.split("\t"), "", ""])
+        if not label or not name:
+            raise DataError(f"`{path}` line {number} reads `{line[:40]}`; write a label, a tab and its name")
+        if label in names or name in names.values():
+            twice = label if label in names else name
+            raise DataError(f"`{path}` line {number}: `{twice}` is there twice; name every label once")
+        names[label] = name
+    return names
 
 
 def read_label_first(path: Path, encoding: str = "utf-8") -> Table:
@@ -59,4 +91,10 @@ def read_class_folders(folder: Path, *, classes: Sequence[str]) -> Table:
         for label in classes
         for file in sorted((folder / label).glob("*.txt"))
     ]
+    if not rows:
+        there = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        raise DataError(
+            f"`{folder}` has no texts in folders called {listed(classes)}, the labels of this task; it has "
+            f"{listed(there) or 'no folders'}; for labels of your own give a file and `--task classification`"
+        )
     return Table(str(folder), ("text", "label"), rows)
