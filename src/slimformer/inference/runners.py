@@ -32,8 +32,10 @@ PADDING = -100.0
 def run(features: Features, collate: Collator, runner: Runner, batch_size: int) -> dict[str, Array]:
     """The outputs for every item in order.
 
-    Items run in the order of their length, which spares most of the padding.
+    Items run in the order of their length, which spares most of the padding. A runner may say that it takes fewer of
+    them at a time, by its `most`.
     """
+    batch_size = min(batch_size, getattr(runner, "most", None) or batch_size)
     order = np.argsort([-length for length in features.lengths], kind="stable").tolist()
     batches = [
         runner(collate([features[index] for index in order[start : start + batch_size]]))

@@ -9,8 +9,7 @@ from slimformer.errors import DataError
 from slimformer.registry import KINDS
 from slimformer.tasks.columns import collect
 from slimformer.tasks.features import TensorCollator
-from slimformer.tasks.kinds import kind_of
-from slimformer.tasks.kinds.kind import check_settings
+from slimformer.tasks.kinds import check_settings, kind_of
 from slimformer.tasks.kinds.texts import IncompleteRowError
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.preset import Preset, preset_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from slimformer.errors import DataError
 from slimformer.registry import KINDS
 from slimformer.tasks.kinds.kind import Kind
 
@@ -58,3 +59,13 @@ def pipeline_tag(architecture: str, kind: str | None = None) -> str | None:
     if kind is not None and kind in KINDS and KINDS.get(kind).owns(architecture):
         likely = KINDS.get(kind).of_model(architecture) or likely
     return None if likely is None else likely.pipeline_tag
+
+
+def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> None:
+    """Refuse what a task of this kind cannot be told."""
+    for name, value in settings.items():
+        if name not in kind.choices:
+            raise DataError(f"task `{task}` has no {name}, but `{value}` was given; leave it out")
+        values = kind.choices[name]
+        if values is not None and value not in values:
+            raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")

@@ -12,6 +12,7 @@ from slimformer.models.pooling import normalize, pool
 from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text, number
 from slimformer.tasks.features import Features, PairCollator, StackingCollator, draw_partners, pair
+from slimformer.tasks.kinds.answers import Snippet
 from slimformer.tasks.kinds.image_classification import ImageKind
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, text_of, texts_in, texts_of
@@ -32,11 +33,37 @@ if TYPE_CHECKING:
 SHOWN = 6
 
 
+#: Ways of pooling in NumPy, of hidden states and a mask, [items, length, 1], with padding on the right.
+POOLED = {
+    "cls": "hidden[:, 0]",
+    "max": "np.where(mask, hidden, -np.inf).max(1)",
+    "mean": "(hidden * mask).sum(1) / mask.sum(1)",
+    "mean_sqrt_len_tokens": "(hidden * mask).sum(1) / np.sqrt(mask.sum(1))",
+    "weightedmean": "(hidden * mask * mask.cumsum(1)).sum(1) / (mask * mask.cumsum(1)).sum(1)",
+    "lasttoken": "hidden[np.arange(len(hidden)), mask[..., 0].sum(1) - 1]",
+}
+
+
+def _snippet(sentence: SentenceSettings) -> Snippet:
+    """How vectors are made of hidden states."""
+    ways = [POOLED[way] for way in sentence.pooling]
+    scaled = ["vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)"] if sentence.normalize else []
+    lines = (
+        'hidden = outputs["last_hidden_state"]',
+        'mask = feed.get("attention_mask", np.ones(hidden.shape[:2], int))[..., None]',
+        f"vectors = {ways[0]}" if len(ways) == 1 else f"vectors = np.concatenate([{', '.join(ways)}], -1)",
+        *scaled,
+        "print(vectors)",
+    )
+    return Snippet(lines, '[about["prompt"] + text for text in ("a fine film", "two hours of my life")]')
+
+
 class Embedding(Kind):
     """Measuring the embeddings of a bare model, and training them on items that belong together."""
 
     head = "AutoModel"
     embeds = True
+    reads = ("last_hidden_state",)
     labelled = False
     untrainable = (
         "has no head to train: it is about the embeddings of a bare encoder; train them with `slimformer finetune` or "
@@ -49,6 +76,7 @@ class Embedding(Kind):
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings)
         pooling = "+".join(self.sentence.pooling)
+        self.snippet = _snippet(self.sentence)
         self.loss_term, self.teaching_term = f"{self.term}[{pooling}]", f"pooled[{pooling}]"
 
     @classmethod

@@ -10,6 +10,7 @@ from slimformer.errors import DataError
 from slimformer.models import IGNORED
 from slimformer.tasks.columns import Columns, check_columns, first_present, given_columns, guess_text, label_names
 from slimformer.tasks.features import Collator, Features, padding_collator
+from slimformer.tasks.kinds.answers import CLASSES, Snippet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,6 +80,10 @@ class Kind(ABC):
     embeds: ClassVar[bool] = False
     #: Axes of the inputs that may have any length, in order.
     axes: ClassVar[tuple[str, ...]] = ("batch", "length")
+    #: Outputs of a model that `outputs` reads.
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
+    #: How an exported model is asked without slimformer.
+    snippet: Snippet = CLASSES
     #: Inputs that only serve the head's own loss.
     targets: ClassVar[tuple[str, ...]] = ("labels",)
     #: What a linear model on embeddings would predict; None where it could not.
@@ -288,13 +293,3 @@ def counted_tokens(batch: Arrays, *, shifted: bool) -> int:
     """How many tokens of a batch have a label; with `shifted`, position n predicts token n + 1."""
     labels = batch["labels"]
     return max(1, int(((labels[:, 1:] if shifted else labels) != IGNORED).sum()))
-
-
-def check_settings(kind: type[Kind], task: str, settings: Mapping[str, Any]) -> None:
-    """Refuse what a task of this kind cannot be told."""
-    for name, value in settings.items():
-        if name not in kind.choices:
-            raise DataError(f"task `{task}` has no {name}, but `{value}` was given; leave it out")
-        values = kind.choices[name]
-        if values is not None and value not in values:
-            raise DataError(f"{name} `{value}` is not known; give {' or '.join(values)}")

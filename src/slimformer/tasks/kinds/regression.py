@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from slimformer.tasks.columns import SCORES, Columns, guess_one, number
+from slimformer.tasks.kinds.answers import Snippet
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import regression_metrics
@@ -27,6 +28,7 @@ class Regression(Kind):
 
     name: ClassVar[str] = "regression"
     head = "AutoModelForSequenceClassification"
+    snippet = Snippet(('print(outputs["logits"][:, 0])',))
     pipeline_tag = "text-classification"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     labelled = False
