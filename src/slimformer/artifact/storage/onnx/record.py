@@ -89,7 +89,7 @@ class OnnxRecord(Record):
         """The model's config; `name` is what messages call the model."""
         labels: dict[str, Any] = {}
         if self.labels is not None:
-            labels["id2label"] = dict(enumerate(self.labels))
+            labels["id2label"] = {str(number): label for number, label in enumerate(self.labels)}
             labels["label2id"] = {label: number for number, label in enumerate(self.labels)}
         try:
             return make_config({**self.settings, **labels}, name)
