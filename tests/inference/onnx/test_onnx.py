@@ -97,7 +97,9 @@ def test_a_file_with_one_scale_for_the_batch_is_asked_one_text_at_a_time(file):
     from onnxruntime.quantization import quantize_dynamic
 
     dynamic = file.with_name("dynamic.onnx")
-    quantize_dynamic(file, dynamic)
+    model = onnx.load(file)
+    del model.graph.value_info[:]  # ONNX Runtime turns the head's weight, and trips over the shape it had
+    quantize_dynamic(model, dynamic)
     pipeline = open_pipeline(dynamic)
     assert pipeline.codec.labels == ["no", "yes"]
     assert pipeline.runner.most == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import ModelRecord, Step
@@ -11,7 +11,7 @@ from slimformer.artifact.layout import CONFIG, PROBE
 from slimformer.artifact.probe import Probe, batch_for
 from slimformer.artifact.saving import seal
 from slimformer.artifact.storage.onnx import RECORD, OnnxRecord, OnnxStorage
-from slimformer.artifact.storage.onnx.handler import ask_session
+from slimformer.artifact.storage.onnx.handler import DataRecord, DifferenceRecord, ExportStep, ask_session
 from slimformer.artifact.storage.plain import save_processor
 from slimformer.errors import ArtifactError
 from slimformer.models.processors.identity import processor_sum
@@ -69,17 +69,17 @@ def fill(
         fingerprint=OnnxStorage().fingerprint(stage),
         storage=OnnxStorage.name,
     )
-    config: dict[str, Any] = {"numbers": record.numbers, "difference": asdict(difference)}
-    metrics = {}
+    real, metrics = None, {}
     if comparison is not None:
-        config["data"] = {"task": comparison.task, "split": comparison.split, "examples": comparison.examples}
-        config["data"] |= {"agreement": comparison.agreement, "largest": comparison.largest}
+        known = {name: value for name, value in asdict(comparison).items() if name in DataRecord.model_fields}
+        real = DataRecord.model_validate(known)
         name = f"{comparison.task}/{comparison.split}"
         metrics = {name: comparison.metrics, f"{name}, source": comparison.source_metrics}
+    config = ExportStep(numbers=record.numbers, difference=DifferenceRecord(**asdict(difference)), data=real)
     seal(
         stage,
         model,
-        Step(method="export", config=config),
+        Step(method="export", config=config.model_dump(exclude_defaults=True)),
         base=None if exported.source is None else exported.source.name,
         metrics=metrics,
         task=exported.made_for(record),

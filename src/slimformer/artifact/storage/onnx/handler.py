@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from pydantic import Field, FiniteFloat, ValidationError
+
 from slimformer.artifact.layout import PROBE
+from slimformer.artifact.manifest import Record, first_problem
 from slimformer.artifact.storage.handler import Storage, as_cell
 from slimformer.artifact.storage.onnx.record import MODEL, OnnxRecord, SentenceRecord, data_beside
 from slimformer.errors import ArtifactError
@@ -39,6 +42,34 @@ _PIXELS = (
     'feed = {"pixel_values": np.zeros(shape, np.float32)}  # scaled as preprocessor_config.json says',
 )
 _RUNNING = "outputs = dict(zip([each.name for each in session.get_outputs()], session.run(None, feed)))"
+
+
+class DifferenceRecord(Record):
+    """How far a file is from its source on random inputs, or on batches of the caller's."""
+
+    examples: int = Field(ge=0)
+    largest: FiniteFloat
+    mean: FiniteFloat
+    relative: FiniteFloat
+    agreement: FiniteFloat | None = None
+
+
+class DataRecord(Record):
+    """How far a file is from its source on real examples."""
+
+    task: str
+    split: str
+    examples: int = Field(ge=0)
+    agreement: FiniteFloat | None = None
+    largest: FiniteFloat
+
+
+class ExportStep(Record):
+    """What the manifest records of an export."""
+
+    numbers: str
+    difference: DifferenceRecord
+    data: DataRecord | None = None
 
 
 class OnnxStorage(Storage):
@@ -98,19 +129,20 @@ class OnnxStorage(Storage):
 
 def _compared(step: dict[str, Any]) -> list[str]:
     """How far the file is from its source, as the step of the export records it."""
-    random, real = step.get("difference"), step.get("data")
-    lines = []
-    if isinstance(random, dict):
+    try:
+        record = ExportStep.model_validate(step)
+    except ValidationError as error:
+        raise ArtifactError(f"the step `export` of the manifest {first_problem(error)}; export it again") from error
+    random, real = record.difference, record.data
+    lines = [
+        f"On {random.examples:,} random examples its outputs are at most {random.largest:.3g} from those of its "
+        f"source, {random.mean:.3g} on average."
+    ]
+    if real is not None:
+        same = "" if real.agreement is None else f" the same answer in {100 * real.agreement:.1f} %, and"
         lines.append(
-            f"On {random['examples']} random inputs its outputs are at most {random['largest']:.3g} from those of its "
-            f"source, {random['mean']:.3g} on average."
-        )
-    if isinstance(real, dict):
-        name = f"{real['task']}/{real['split']}"
-        same = "" if real["agreement"] is None else f" the same answer in {100 * real['agreement']:.1f} %, and"
-        lines.append(
-            f"On {real['examples']:,} examples of {as_cell(name)} it gives{same} outputs "
-            f"at most {real['largest']:.3g} from those of its source; the metrics of both are below."
+            f"On {real.examples:,} examples of {as_cell(f'{real.task}/{real.split}')} it gives{same} outputs at most "
+            f"{real.largest:.3g} from those of its source; the metrics of both are below."
         )
     return lines
 
@@ -130,7 +162,7 @@ def snippet(manifest: Manifest) -> str:
 
     task = manifest.task
     sentence = None if task is None else task.settings.get("sentence")
-    settings = {} if sentence is None else {"sentence": SentenceRecord.model_validate(sentence).settings()}
+    settings = {} if sentence is None else {"sentence": SentenceRecord.read(sentence).settings()}
     kind = kind_of(task.kind, settings) if task is not None and is_kind(task.kind) else None
     images = "preprocessor_config.json" in manifest.files if kind is None else kind.modality == "images"
     lines = Snippet(("print(outputs)",)) if kind is None else kind.snippet

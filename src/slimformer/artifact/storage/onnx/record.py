@@ -50,6 +50,14 @@ class SentenceRecord(Record):
         """The record of some settings."""
         return cls.model_validate({**asdict(sentence), "pooling": list(sentence.pooling)})
 
+    @classmethod
+    def read(cls, content: object) -> SentenceRecord:
+        """The record that a manifest holds."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise ArtifactError(f"how vectors are pooled {first_problem(error)}; export the model again") from error
+
     def settings(self) -> SentenceSettings:
         """The settings that were recorded."""
         return SentenceSettings(**{**self.model_dump(), "pooling": tuple(self.pooling)})
