@@ -199,7 +199,7 @@ def to_onnx(
         difference = _write(program, draft, answers, record, blocks=matrices > 0, beside=needed > one_file)
         comparison = None if prepared is None else compare(draft, prepared)
         if folder:
-            fill(draft, exported, record, difference, comparison, command)
+            fill(draft, exported, record, difference, comparison, size=size, command=command)
         written = sum(each.stat().st_size for each in (draft, data_beside(draft)) if each.is_file())
     graph = program.model.graph
     inputs, outputs = (tuple(value.name for value in values) for values in (graph.inputs, graph.outputs))

@@ -42,6 +42,8 @@ def fill(
     record: OnnxRecord,
     difference: Difference,
     comparison: Comparison | None,
+    *,
+    size: str | None,
     command: str | None,
 ) -> None:
     """Put everything else beside a file that is written and compared.
@@ -52,6 +54,7 @@ def fill(
         record: What it says of itself.
         difference: How far it is from its source.
         comparison: The same on real examples.
+        size: Which size of an elastic model it is.
         command: The command line that ran.
     """
     stage = draft.parent
@@ -75,7 +78,8 @@ def fill(
         real = DataRecord.model_validate(known)
         name = f"{comparison.task}/{comparison.split}"
         metrics = {name: comparison.metrics, f"{name}, source": comparison.source_metrics}
-    config = ExportStep(numbers=record.numbers, difference=DifferenceRecord(**asdict(difference)), data=real)
+    apart = DifferenceRecord(**asdict(difference))
+    config = ExportStep(numbers=record.numbers, size=size, difference=apart, data=real)
     seal(
         stage,
         model,

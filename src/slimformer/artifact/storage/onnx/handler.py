@@ -68,6 +68,7 @@ class ExportStep(Record):
     """What the manifest records of an export."""
 
     numbers: str
+    size: str | None = None
     difference: DifferenceRecord
     data: DataRecord | None = None
 
