@@ -170,6 +170,18 @@ MODELS = {
     "a model with an infinite weight, to export": Bad(
         lambda room: ["export", room.broken(math.inf), "--out", room.tmp / "m.onnx"], (LAST_WEIGHT, "nan or infinity")
     ),
+    "text that calls itself ONNX": Bad(
+        lambda room: ["predict", room.write("m.onnx", "no model\n"), "good"], ("does not open", "m.onnx`")
+    ),
+    "an empty ONNX file": Bad(lambda room: ["bench", room.write("m.onnx", "")], ("it is empty", "m.onnx`")),
+    "an ONNX file that is not there": Bad(
+        lambda room: ["evaluate", room.tmp / "m.onnx", "--data", room.data], ("no file at", "m.onnx`")
+    ),
+    "a split to compare on without data": Bad(
+        lambda room: ["export", room.base, "--out", room.tmp / "out", "--task", "sst2"],
+        ("`--task` is for `--data`",),
+        2,
+    ),
     "no blocks over weights of two": Bad(
         lambda room: room.finetune("--model", room.changed(num_hidden_layers=0)),
         ("encoder.layer.0.", "has no place", "number of blocks"),

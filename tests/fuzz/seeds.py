@@ -38,6 +38,21 @@ SQUAD = json.dumps(
         ]
     }
 ).encode()
+ONNX_RECORD = json.dumps(
+    {
+        "format": 1,
+        "architecture": "BertForSequenceClassification",
+        "kind": "classification",
+        "labels": ["no", "yes"],
+        "columns": ["text"],
+        "max_length": 64,
+        "numbers": "float",
+        "parameters": 100,
+        "sentence": {"pooling": ["mean"], "prompts": {"query": "q: "}, "default_prompt": "query"},
+        "task": {"name": "sst2", "kind": "classification", "settings": {"max_length": 64}},
+        "settings": {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "hidden_size": 32},
+    }
+)
 IDX = b"\0\0\x08\x03" + struct.pack(">3I", 2, 3, 4) + bytes(24)
 
 

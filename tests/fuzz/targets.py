@@ -77,6 +77,28 @@ def _signed_manifest(folder: Path) -> Callable[[bytes], None]:
     return run
 
 
+def _onnx_record(folder: Path) -> Callable[[bytes], None]:
+    from atheris import FuzzedDataProvider
+
+    from slimformer.artifact.storage.onnx import OnnxRecord
+    from slimformer.artifact.storage.onnx.record import KEY
+    from tests.fuzz.mutating import mutated
+
+    content = json.loads(seeds.ONNX_RECORD)
+
+    def run(data: bytes) -> None:
+        with suppress(SlimformerError):
+            OnnxRecord.read({KEY: data.decode(errors="replace")}, "model.onnx")
+        record = OnnxRecord.read({KEY: json.dumps(mutated(content, FuzzedDataProvider(data)))}, "model.onnx")
+        assert record is not None
+        record.made_for()
+        if record.sentence is not None:
+            record.sentence.settings()
+        record.config("model.onnx")
+
+    return run
+
+
 def _probe(folder: Path) -> Callable[[bytes], None]:
     from atheris import FuzzedDataProvider
 
@@ -331,6 +353,7 @@ TARGETS = {
     "manifest": Target(_manifest, _files("mask/slimformer.json", "ternary/slimformer.json")),
     "signed-manifest": Target(_signed_manifest, _NOISE),
     "probe": Target(_probe, _NOISE, 1_000),
+    "onnx-record": Target(_onnx_record, _NOISE, 300),
     "mask-file": Target(_mask_file, _files("mask/mask.safetensors"), 2_000),
     "signed-mask-file": Target(_signed_mask_file, _NOISE, 2_000),
     "gaps": Target(_gaps, _coded),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.layout import WEIGHT_SUFFIXES
 from slimformer.artifact.storage.handler import as_cell, as_code
 from slimformer.errors import visible
 from slimformer.registry import STORAGE
@@ -20,7 +22,7 @@ def write_card(manifest: Manifest) -> str:
     """Write the card of an artifact; `files` of the manifest may lack the card itself."""
     storage: Storage = STORAGE.get(manifest.model.storage)()
     parts = [
-        _front_matter(manifest),
+        _front_matter(manifest, storage.library),
         f"# {_title(manifest)}",
         _introduction(manifest),
         "## Load\n\n" + storage.card(manifest),
@@ -36,8 +38,8 @@ def write_card(manifest: Manifest) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(manifest: Manifest) -> str:
-    lines = ["---", "library_name: transformers"]
+def _front_matter(manifest: Manifest, library: str) -> str:
+    lines = ["---", f"library_name: {library}"]
     origin = next((step.base.name for step in manifest.steps if step.base is not None), None)
     # Only an owner/name is a name the Hub can follow.
     if origin is not None and origin.count("/") == 1:
@@ -104,7 +106,7 @@ def _metrics(metrics: Mapping[str, Mapping[str, float]]) -> str:
 
 def _size(manifest: Manifest, more: list[tuple[str, str]]) -> str:
     model = manifest.model
-    stored = sum(sums.bytes for name, sums in manifest.files.items() if name.endswith(".safetensors"))
+    stored = sum(sums.bytes for name, sums in manifest.files.items() if PurePosixPath(name).suffix in WEIGHT_SUFFIXES)
     rows = [("Parameters", f"{model.parameters:,}"), ("Type", model.dtype), *more, ("Weights", f"{stored:,} bytes")]
     return _table(("", ""), rows)
 

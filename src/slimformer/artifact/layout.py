@@ -21,8 +21,9 @@ PER_BLOCK = "per_block.safetensors"
 PROBE = "probe.json"
 READING = "reading.json"
 
-#: Kinds of file an artifact may hold. None of them can run code by being read.
-DATA_SUFFIXES = frozenset({".jinja", ".json", ".md", ".safetensors", ".txt"})
+#: Kinds of file with weights, and all kinds an artifact may hold. None of them can run code by being read.
+WEIGHT_SUFFIXES = frozenset({".data", ".onnx", ".safetensors"})
+DATA_SUFFIXES = WEIGHT_SUFFIXES | {".jinja", ".json", ".md", ".txt"}
 #: Kinds of file a model with its own code brings along; read only when the caller trusts it.
 CODE_SUFFIXES = frozenset({".py"})
 #: Files that would make Transformers load something else than the model in this folder.

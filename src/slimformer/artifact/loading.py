@@ -9,8 +9,7 @@ from slimformer.artifact import reading
 from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
 from slimformer.artifact.layout import CONFIG, PROBE, READING
 from slimformer.artifact.manifest import Manifest, read_manifest
-from slimformer.artifact.probe import Probe, rounding_spec
-from slimformer.artifact.provenance import files_fingerprint
+from slimformer.artifact.probe import read_probe, rounding_spec
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.task import check_task
 from slimformer.errors import ArtifactError, CheckpointError
@@ -104,9 +103,12 @@ def verify(
     path = as_path(folder)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
-        _, apart = load_checked(path, manifest, dtype="float32", base=base, cast_base=cast_base)
+        elsewhere = storage_of(path, manifest).check(path)
+        if elsewhere is None:
+            _, apart = load_checked(path, manifest, dtype="float32", base=base, cast_base=cast_base)
+            elsewhere = tuple(sorted(read_probe(path).outputs)), apart
     size = sum(sums.bytes for sums in manifest.files.values())
-    return Report(str(folder), tuple(sorted(manifest.files)), size, tuple(sorted(_read_probe(path).outputs)), apart)
+    return Report(str(folder), tuple(sorted(manifest.files)), size, *elsewhere)
 
 
 def checked_manifest(folder: Path) -> Manifest:
@@ -151,9 +153,8 @@ def load_checked(
 def check_stored(folder: Path, manifest: Manifest) -> Storage:
     """Refuse weights that are not the ones saved, and a config that tells another type; return how they are stored."""
     storage = storage_of(folder, manifest)
-    files = storage.tensor_files(folder)
-    _check_weight_files(folder, manifest, files)
-    if (weights := files_fingerprint(files)) != manifest.model.fingerprint:
+    _check_weight_files(folder, manifest, storage.tensor_files(folder))
+    if (weights := storage.fingerprint(folder)) != manifest.model.fingerprint:
         raise ArtifactError(
             f"the weights of artifact `{folder}` have the fingerprint {weights[:12]}… instead of "
             f"{manifest.model.fingerprint[:12]}…; they are not the ones saved, copy the artifact again"
@@ -191,7 +192,7 @@ def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
         loaded: What was loaded from it.
         bytes_each: Bytes of a weight, which say how far answers may lie apart.
     """
-    model, probe = loaded.model, _read_probe(folder)
+    model, probe = loaded.model, read_probe(folder)
     for name, digest in {READING: probe.reading, **probe.bound}.items():
         file = loaded.manifest.files.get(name)
         if digest is not None and (file is None or file.sha256 != digest):
@@ -291,10 +292,3 @@ def architecture_of(folder: Path) -> type[PreTrainedModel]:
     """The class of Transformers that the config of a folder names."""
     architecture: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
     return architecture
-
-
-def _read_probe(folder: Path) -> Probe:
-    path = folder / PROBE
-    if not path.is_file():
-        raise ArtifactError(f"artifact `{folder}` lacks `{PROBE}`; save it again")
-    return Probe.from_bytes(path.read_bytes(), str(path))

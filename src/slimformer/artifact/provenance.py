@@ -35,7 +35,7 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
         weights: a model, a state dict, or a folder with safetensors.
     """
     if isinstance(weights, str | Path):
-        return files_fingerprint(_weight_files(as_path(weights)))
+        return _folder_fingerprint(as_path(weights))
     tensors = weights if isinstance(weights, Mapping) else stored_tensors(weights)
     return _combine(_digests(tensors.items()))
 
@@ -82,10 +82,10 @@ def _untied(model: nn.Module) -> dict[str, Tensor]:
     return untied
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def _folder_fingerprint(folder: Path) -> str:
     if not folder.is_dir():
         raise ArtifactError(f"no folder at `{folder}`; give a model, its state dict or its folder")
-    return storage_of(folder).tensor_files(folder)
+    return storage_of(folder).fingerprint(folder)
 
 
 def _file_digests(files: Iterable[Path]) -> Iterable[tuple[str, str]]:

@@ -158,6 +158,23 @@ def _add_files(stage: Path, files: Mapping[str, bytes]) -> None:
     (stage / PROBE).write_bytes(probe.model_copy(update={"bound": bound}).to_bytes())
 
 
+def seal(
+    stage: Path,
+    model: ModelRecord,
+    step: Step,
+    *,
+    base: str | Path | None,
+    metrics: Mapping[str, Mapping[str, float]],
+    task: TaskRecord | None,
+    command: str | None,
+) -> Manifest:
+    """Give a folder without a name, filled otherwise than by `save`, its card and its manifest; arguments as there."""
+    described = _describe(chain(step, base, None, command), metrics, task)
+    drop_code(stage)
+    _open_to_readers(stage)
+    return _write_manifest(stage, {**described, "model": model})
+
+
 def check_description(step: Step, task: TaskRecord | Mapping[str, Any] | None = None) -> None:
     """Refuse, before a model is trained, what no manifest could hold: labels, settings or paths that are no text."""
     _describe([step], None, task)

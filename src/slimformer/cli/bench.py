@@ -25,7 +25,7 @@ def bench_models(
     """Measure size, memory, latency and throughput of models on this machine, on random inputs.
 
     Args:
-        models: Artifacts, folders, Hub names or aliases.
+        models: Artifacts, folders, Hub names, aliases or ONNX files.
         batch: Batch sizes to time, joined by commas.
         length: Lengths in tokens, joined by commas; every batch size is timed at every length. Images have their own.
         threads: CPU threads; by default what PyTorch chooses.

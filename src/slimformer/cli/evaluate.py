@@ -29,7 +29,8 @@ def evaluate_model(
     """Measure an artifact on a task; what is not given is taken from what it was trained for.
 
     Args:
-        artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task.
+        artifact: The folder of the artifact; or a folder, a Hub name or an alias whose model has a head for the task;
+            or an ONNX file with its tokenizer beside it.
         split: Which split: train, dev or test.
         batch_size: Items per forward; changes speed and memory only.
         lm_eval: Tasks of lm-evaluation-harness for a decoder, joined by commas, in place of `--task` and `--data`.

@@ -7,8 +7,19 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import Json, Overwrite, SizeFlags, human_bytes, print_json, print_line
-from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers
+from slimformer.cli.methods import command_line
+from slimformer.cli.output import (
+    ConfigFile,
+    Json,
+    Overwrite,
+    SizeFlags,
+    human_bytes,
+    print_json,
+    print_line,
+)
+from slimformer.errors import UsageError
+from slimformer.integrations.onnx.exporting import Comparison, Difference, ExportResult, Numbers
+from slimformer.tasks.options import TaskOptions
 
 
 def export_model(
@@ -17,22 +28,43 @@ def export_model(
     out: str,
     numbers: Numbers | None = None,
     length: int | None = None,
+    options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
+    split: str = "dev",
     flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
+    config: ConfigFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Write a model as an ONNX file, run it once against the model, and print how far the two are apart.
+    """Write a model as ONNX, run it against the model, and print how far the two are apart.
+
+    With `--data` the two also answer real examples, and how many answers agree is printed with the metrics of both.
 
     Args:
         model: An artifact, a folder, a Hub name or an alias.
-        out: The file to write, such as `model.onnx`.
+        out: Folder for the model with its tokenizer and all that is needed to ask it; or one file, whose name ends in
+            `.onnx`.
         numbers: What matrices are stored in: float, int8, or ternary or packed as the model was quantized; by default
             packed where it was, and float where it was not.
-        length: Tokens of the longest text the two are compared on; the file takes any length.
+        length: Tokens of the longest random text the two are compared on; the file takes any length.
+        split: Which split of `--data` they are compared on.
     """
     from slimformer.integrations.onnx import to_onnx
 
-    result = to_onnx(model, out, numbers=numbers, length=length, overwrite=overwrite, **asdict(flags))
+    data = TaskOptions.read(config, options.given())
+    if data.given() and data.data is None:
+        flag = next(iter(data.given())).replace("_", "-")
+        raise UsageError(f"`--{flag}` is for `--data`, which was not given; give both, or leave it out")
+    result = to_onnx(
+        model,
+        out,
+        numbers=numbers,
+        length=length,
+        overwrite=overwrite,
+        data=data if data.given() else None,
+        split=split,
+        command=command_line(),
+        **asdict(flags),
+    )
     if as_json:
         print_json({"model": model, **result.as_dict()})
     else:
@@ -46,6 +78,8 @@ def _print(model: str, result: ExportResult) -> None:
         f"{human_bytes(result.bytes)}, saved in {result.path}"
     )
     print_line(_told(result.difference))
+    if result.comparison is not None:
+        print_line(_compared(result.comparison))
 
 
 def _told(difference: Difference) -> str:
@@ -53,4 +87,16 @@ def _told(difference: Difference) -> str:
     return (
         f"difference to the source on {difference.examples} examples: at most {difference.largest:.3g} "
         f"({100 * difference.relative:.2g} % of the largest value), {difference.mean:.3g} on average{same}"
+    )
+
+
+def _compared(comparison: Comparison) -> str:
+    same = "" if comparison.agreement is None else f"same answer in {100 * comparison.agreement:.1f} %, "
+    metrics = ", ".join(
+        f"{name} {value:.4f} (source {comparison.source_metrics[name]:.4f})"
+        for name, value in comparison.metrics.items()
+    )
+    return (
+        f"on {comparison.task}/{comparison.split}, {comparison.examples} examples: {same}outputs at most "
+        f"{comparison.largest:.3g} apart; {metrics}"
     )

@@ -36,7 +36,8 @@ def predict_requests(
     """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.
 
     Args:
-        artifact: The folder of the artifact; or a folder, a Hub name or an alias of a model.
+        artifact: The folder of the artifact; or a folder, a Hub name or an alias of a model, or an ONNX file with its
+            tokenizer beside it.
         texts: What is asked: texts, paths of images for a vision model, or JSON objects such as
             `{"question": …, "context": …}`.
         file: A file of requests: a text a line, JSON Lines, CSV or TSV; `-` for standard input, which is answered line

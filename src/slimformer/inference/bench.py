@@ -8,8 +8,8 @@ import statistics
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,17 @@ import torch
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.storage.handler import storage_of
-from slimformer.config import MOST, check_count, check_threads
+from slimformer.config import MOST, check_count
 from slimformer.errors import ConfigError, UsageError, describe
 from slimformer.inference.door import open_model
+from slimformer.inference.onnx import look_up_onnx, onnx_file, random_arrays, refuse_flags
+from slimformer.inference.runners import asked_threads, using_threads
 from slimformer.models.settings import as_device
+from slimformer.runtime.onnx import check_extra
 from slimformer.tasks.kinds import input_axes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor, nn
 
@@ -72,7 +75,7 @@ def bench(
     """Measure a model on random inputs.
 
     Args:
-        model: An artifact, a folder, a Hub name or an alias.
+        model: An artifact, a folder, a Hub name, an alias or an ONNX file.
         shapes: Pairs of batch size and length to time; the length of a vision model is the number of its patches.
         threads: CPU threads; None for what PyTorch has chosen.
         seconds: Time to spend on each shape, at least ten runs.
@@ -88,6 +91,10 @@ def bench(
         and for each shape latency and throughput; the first shape's also at the top level.
     """
     _check_asked(shapes, seconds, warm_up)
+    file = onnx_file(model)
+    if file is not None:
+        refuse_flags(model, base=base, cast_base=cast_base, size=size)
+        return _bench_onnx(model, file, shapes, asked_threads(threads), device, seconds, warm_up)
     place = as_device(device)
     with using_threads(threads) as used:
         models.load_skeleton(model)  # imports the model's code, whose memory is not the model's
@@ -96,30 +103,49 @@ def bench(
             loaded: nn.Module = opened.model.to(place)  # type: ignore[arg-type]
             shapes = possible_shapes(loaded, shapes)
             timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
-        return {
-            "model": str(model),
-            "bytes": _stored_bytes(model, loaded, size),
-            "parameters": sum(parameter.numel() for parameter in loaded.parameters()),
-            "peak_memory_bytes": memory.growth,
-            "threads": used,
-            "device": str(next(loaded.parameters()).device),
-            **timings[0].as_dict(),
-            "shapes": [timing.as_dict() for timing in timings],
-        }
+        parameters = sum(parameter.numel() for parameter in loaded.parameters())
+        where, stored = str(next(loaded.parameters()).device), _stored_bytes(model, loaded, size)
+        return _report(model, stored, parameters, memory, used, where, timings)
 
 
-@contextmanager
-def using_threads(threads: int | None) -> Iterator[int]:
-    """Let PyTorch use so many threads of the CPU inside a `with` block; None for as many as it does."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(before if threads is None else check_threads(threads))
-    except ValueError as error:
-        raise UsageError(f"`--threads` is `{threads}`: {error}") from None
-    try:
-        yield torch.get_num_threads()
-    finally:
-        torch.set_num_threads(before)
+def _bench_onnx(
+    model: str | Path,
+    file: Path,
+    shapes: list[tuple[int, int]],
+    threads: int,
+    device: str | None,
+    seconds: float,
+    warm_up: int,
+) -> dict[str, Any]:
+    check_extra(["onnxruntime"], f"`{model}`")  # whose memory is not the model's
+    with PeakMemory() as memory:
+        source = look_up_onnx(model, file, threads=threads, device=device)
+        session, timings = source.session, []
+        for batch, length in shapes_of(source.config, shapes, images=models.sees_images(source.config)):
+            inputs = random_arrays(source, batch, length)
+            timings.append(time_calls(partial(session.run, inputs), batch, length, seconds, warm_up))
+    return _report(model, source.bytes, source.parameters, memory, threads, device or "cpu", timings)
+
+
+def _report(
+    model: str | Path,
+    stored: int,
+    parameters: int,
+    memory: PeakMemory,
+    threads: int,
+    device: str,
+    timings: list[Timing],
+) -> dict[str, Any]:
+    return {
+        "model": str(model),
+        "bytes": stored,
+        "parameters": parameters,
+        "peak_memory_bytes": memory.growth,
+        "threads": threads,
+        "device": device,
+        **timings[0].as_dict(),
+        "shapes": [timing.as_dict() for timing in timings],
+    }
 
 
 def _check_asked(shapes: list[tuple[int, int]], seconds: float, warm_up: int) -> None:
@@ -153,15 +179,23 @@ def time_forward(model: nn.Module, batch: int, length: int, seconds: float, warm
     """Time the forward of one batch of random inputs until the time is up."""
     inputs = random_inputs(model, batch, length)
     finish: Callable[[], Any] = torch.cuda.synchronize if next(model.parameters()).is_cuda else lambda: None
-    for _ in range(warm_up):
+
+    def forward() -> None:
         model(**inputs)
-    finish()
+        finish()
+
+    return time_calls(forward, batch, length, seconds, warm_up)
+
+
+def time_calls(forward: Callable[[], Any], batch: int, length: int, seconds: float, warm_up: int) -> Timing:
+    """Time a forward of a batch until the time is up, at least ten of them."""
+    for _ in range(warm_up):
+        forward()
     taken: list[float] = []
     end = time.perf_counter() + seconds
     while len(taken) < 10 or time.perf_counter() < end:
         start = time.perf_counter()
-        model(**inputs)
-        finish()
+        forward()
         taken.append(time.perf_counter() - start)
     cuts = statistics.quantiles(taken, n=20, method="inclusive")
     middle = statistics.median(taken)
@@ -224,8 +258,12 @@ def _give_back() -> None:
 def possible_shapes(model: nn.Module, shapes: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """The shapes a model takes: an image has one length only, and a text at most the model's positions."""
     anatomy = Anatomy.of(model)
-    config: Any = anatomy.config
-    if anatomy.word_embedding is None:
+    return shapes_of(anatomy.config, shapes, images=anatomy.word_embedding is None)
+
+
+def shapes_of(config: Any, shapes: list[tuple[int, int]], *, images: bool) -> list[tuple[int, int]]:
+    """The same by the model's config alone."""
+    if images:
         (height, width), (down, across) = _sides(config.image_size), _sides(config.patch_size)
         return list(dict.fromkeys((batch, (height // down) * (width // across)) for batch, _ in shapes))
     positions = models.positions(config)

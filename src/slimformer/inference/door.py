@@ -1,80 +1,35 @@
-"""The one door: whatever a user names, an alias, a Hub name, a checkpoint or an artifact, is opened here."""
+"""The one door: whatever a user names, an alias, a Hub name, a checkpoint, an artifact or ONNX, is opened here."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import models
-from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.loading import checked_manifest, load_checked
 from slimformer.artifact.manifest import read_manifest
 from slimformer.artifact.storage.elastic import nest_sizes
+from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
-from slimformer.errors import ArtifactError, CheckpointError, SizeError
+from slimformer.errors import ArtifactError, SizeError
 from slimformer.files import as_path
+from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
+from slimformer.inference.runners import TorchRunner
+from slimformer.inference.source import Source, is_artifact
 from slimformer.models.settings import as_dtype
-from slimformer.models.widths import described_widths
 from slimformer.registry import STORAGE
 from slimformer.sizes import Elastic, extract, is_elastic, make_plain
 from slimformer.tasks.images import check_image_size
 from slimformer.views import restore_output
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import nn
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
-    from slimformer.artifact import Loaded, Manifest, TaskRecord
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a name stands for, known before any weight is read.
-
-    Args:
-        name: As the user gave it.
-        config: The model's config.
-        manifest: What the artifact says of itself; None for a plain checkpoint.
-    """
-
-    name: str
-    config: PretrainedConfig
-    manifest: Manifest | None = None
-
-    @property
-    def architecture(self) -> str:
-        """Name of the class the model was saved from; empty where the config names none."""
-        return (self.config.architectures or [""])[0]
-
-    @property
-    def task(self) -> TaskRecord | None:
-        """What an artifact was made for."""
-        return None if self.manifest is None else self.manifest.task
-
-    @property
-    def storage(self) -> str:
-        """How the weights lie in the folder: a name in `registry.STORAGE`."""
-        stored = "plain" if self.manifest is None else self.manifest.model.storage
-        if stored != "plain" or getattr(self.config, "quantization_config", None) is None:
-            return stored
-        # Rounded activations alone need slimformer too, and format 1 did not tell.
-        return "packed" if described_widths(self.config) is None else "per-block"
-
-    @property
-    def is_nested(self) -> bool:
-        """Whether several sizes are nested in it."""
-        nested: bool = STORAGE.get(self.storage).nested
-        return nested
-
-    def require(self, accepted: Sequence[str]) -> None:
-        """Refuse a model whose weights are stored in a way that a method cannot start from."""
-        if self.storage not in accepted:
-            reason: str = STORAGE.get(self.storage).no_base
-            raise CheckpointError(f"`{self.name}` {reason.format(name=self.name)}")
+    from slimformer.artifact import Loaded
+    from slimformer.tasks.kinds.kind import Kind
 
 
 @dataclass(frozen=True)
@@ -91,10 +46,9 @@ class OpenModel:
     model: PreTrainedModel
     processor: Any = None
 
-
-def is_artifact(name: str | Path) -> bool:
-    """Whether a name is that of a folder which holds an artifact."""
-    return os.path.lexists(as_path(name) / MANIFEST)
+    def runner(self, kind: Kind) -> TorchRunner:
+        """What runs the model for a kind of task; embeddings are of the model without its head."""
+        return TorchRunner(self.model.base_model if kind.embeds else self.model, kind)
 
 
 def look_up(name: str | Path) -> Source:
@@ -103,8 +57,11 @@ def look_up(name: str | Path) -> Source:
     Refused are an artifact that was changed since it was saved, and a checkpoint whose weights are no safetensors.
 
     Args:
-        name: An alias, a folder, a Hub name or an artifact.
+        name: An alias, a folder, a Hub name, an artifact or an ONNX file.
     """
+    file = onnx_file(name)
+    if file is not None:
+        return look_up_onnx(name, file)
     manifest = checked_manifest(as_path(name)) if is_artifact(name) else None
     source = Source(str(name), models.load_config(name), manifest)
     if manifest is None:
@@ -160,6 +117,8 @@ def open_model(
     kind = as_dtype(dtype)
     with models.trusting(trust_remote_code):
         source = name if isinstance(name, Source) else look_up(name)
+        if isinstance(source, OnnxSource):
+            raise not_in_torch(source.name)
         if source.manifest is not None:
             loaded, _ = load_checked(  # `look_up` has compared the sums
                 as_path(source.name),
@@ -177,6 +136,31 @@ def open_model(
         refuse_cast(source.name, cast_base)
         _refuse_size(source, size)
         return _open_checkpoint(source, model_class, processor, dtype)
+
+
+def open_runnable(
+    source: Source,
+    *,
+    base: str | Path | None = None,
+    cast_base: bool = False,
+    check: bool = True,
+    size: str | None = None,
+    **loading: Any,
+) -> OpenModel | OpenOnnx:
+    """Open a model to be asked, whatever runs it.
+
+    Args:
+        source: What `look_up` said of it.
+        base: As for `open_model`; refused for ONNX, as are the next two.
+        cast_base: Likewise.
+        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
+        size: Likewise.
+        loading: What else `open_model` takes.
+    """
+    if isinstance(source, OnnxSource):
+        refuse_flags(source.name, base=base, cast_base=cast_base, size=size)
+        return open_onnx(source, check=check)
+    return open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
 
 
 def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None, keep_sizes: bool) -> OpenModel:

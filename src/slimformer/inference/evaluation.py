@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.anatomy import family_of
+from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import longest, recorded_length
-from slimformer.inference.door import look_up, open_model
+from slimformer.inference.door import OpenModel, look_up, open_runnable
 from slimformer.inference.runners import TorchRunner, run
 from slimformer.models.denoising import has_decoder
-from slimformer.models.sentence import SentenceSettings
 from slimformer.models.settings import check_labels
 from slimformer.tasks import get_task
 from slimformer.tasks.columns import label_names
@@ -21,15 +21,16 @@ from slimformer.tasks.options import load_data, with_recorded
 from slimformer.views.snapshot import snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import nn
     from transformers import PretrainedConfig
 
     from slimformer.artifact import TaskRecord
-    from slimformer.inference.door import OpenModel, Source
+    from slimformer.inference.onnx import OpenOnnx
     from slimformer.inference.runners import Array, Runner
+    from slimformer.inference.source import Source
     from slimformer.tasks import Task, TaskData
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
@@ -141,7 +142,11 @@ def predict(model: nn.Module, data: TaskData, features: Features, processor: Any
     """A model's outputs for every item in order: an array, or a tuple of arrays."""
     # A copy that shares the tensors: the model may be asked by other threads, or be in training, meanwhile.
     runner = TorchRunner(snapshot(model), data.kind)
-    outputs = run(features, data.kind.collator(processor), runner, batch_size)
+    return as_predictions(run(features, data.kind.collator(processor), runner, batch_size))
+
+
+def as_predictions(outputs: Mapping[str, Array]) -> Any:
+    """Outputs as metrics take them: an array, or a tuple of arrays."""
     arrays = tuple(outputs.values())
     return arrays if len(arrays) > 1 else arrays[0]
 
@@ -157,19 +162,30 @@ class PreparedSplit:
         features: Its inputs.
     """
 
-    opened: OpenModel
+    opened: OpenModel | OpenOnnx
     data: TaskData
     split: str
     features: Features
 
     @property
+    def in_torch(self) -> OpenModel:
+        """The same model, where it runs in PyTorch; one that does not is refused."""
+        if not isinstance(self.opened, OpenModel):
+            raise not_in_torch(self.opened.source.name)
+        return self.opened
+
+    @property
     def model(self) -> Any:
         """The model that runs: without a head where embeddings are measured."""
-        return self.opened.model.base_model if self.data.kind.embeds else self.opened.model
+        return self.in_torch.runner(self.data.kind).model
 
     def outputs(self, runner: Runner, batch_size: int = 32) -> dict[str, Array]:
         """What a runner gives for every item in order, by name."""
         return run(self.features, self.data.kind.collator(self.opened.processor), runner, batch_size)
+
+    def metrics(self, outputs: Mapping[str, Array]) -> dict[str, float]:
+        """Measure what `outputs` gave."""
+        return self.data.compute_metrics(self.split, self.features, as_predictions(outputs))
 
     def summary(self, metrics: dict[str, float]) -> dict[str, Any]:
         """What was measured, and on what, as JSON types."""
@@ -196,7 +212,7 @@ def evaluate_on_task(
     """Measure a model on a split of a task.
 
     Args:
-        name: An artifact; or a folder, a Hub name or an alias whose model has a trained head of the right kind.
+        name: An artifact or ONNX; or a folder, Hub name or alias whose model has a trained head of the right kind.
         options: Task and data; what is not given is what an artifact was trained with.
         split: Which split.
         batch_size: Items per forward; changes speed and memory only.
@@ -207,26 +223,29 @@ def evaluate_on_task(
     """
     check_count("batch-size", batch_size)
     ready = prepare_split(name, options, split, base=base, cast_base=cast_base, check=check, size=size)
-    metrics = evaluate(ready.model, ready.data, split, ready.features, ready.opened.processor, batch_size)
-    return ready.summary(metrics)
+    return ready.summary(ready.metrics(ready.outputs(ready.opened.runner(ready.data.kind), batch_size)))
 
 
 def prepare_split(
-    name: str | Path, options: TaskOptions, split: str = "dev", opened: OpenModel | None = None, **loading: Any
+    name: str | Path,
+    options: TaskOptions,
+    split: str = "dev",
+    opened: OpenModel | OpenOnnx | None = None,
+    **loading: Any,
 ) -> PreparedSplit:
     """Open a model, unless it is open, and make a split of a task ready for it.
 
     Args:
-        name: An artifact; or a folder, a Hub name or an alias whose model has a trained head of the right kind.
-        options: Task and data; what is not given is what an artifact was trained with.
+        name: What `evaluate_on_task` takes.
+        options: Task and data.
         split: Which split.
         opened: The model, where it is open already.
-        loading: What else `open_model` takes.
+        loading: What else `open_runnable` takes.
     """
     source = look_up(name) if opened is None else opened.source
     options, data = load_split(source, options, split)
-    opened = opened or open_model(source, model_class=data.model_class(), **loading)
-    _check_outputs(source.name, opened.model, data)
+    opened = opened or open_runnable(source, model_class=data.model_class(), **loading)
+    _check_outputs(source, data)
     length = fitting_length(options.max_length, data, opened.processor, source.config)
     return PreparedSplit(opened, data, split, data.prepare(split, opened.processor, length))
 
@@ -253,7 +272,7 @@ def load_split(source: Source, options: TaskOptions, split: str) -> tuple[TaskOp
         options,
         (split,),
         causal=models.is_causal(config),
-        sentence=SentenceSettings.of(source.name) if task.kind().embeds else None,
+        sentence=source.sentence() if task.kind().embeds else None,
         labels=labels_of_head(config, task.preset.labels) if trained_for is None else trained_for.labels,
     )
     return options, data
@@ -270,12 +289,12 @@ def _completed(options: TaskOptions, trained_for: TaskRecord | None) -> TaskOpti
     return with_recorded(options, trained_for.settings)
 
 
-def _check_outputs(name: str, model: Any, data: TaskData) -> None:
-    outputs = model.config.num_labels
+def _check_outputs(source: Source, data: TaskData) -> None:
+    config: Any = source.config
+    outputs = config.num_labels
     data.check_head(outputs)
-    wanted = data.config_kwargs().get("num_labels", outputs)
-    if wanted != outputs:
+    if (needed := data.config_kwargs().get("num_labels", outputs)) != outputs:
         raise DataError(
-            f"the head of `{name}` has {outputs} outputs, but task `{data.preset.name}` has {wanted} here; "
+            f"the head of `{source.name}` has {outputs} outputs, but task `{data.preset.name}` has {needed} here; "
             "give a model that was trained on this task"
         )

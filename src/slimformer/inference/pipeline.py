@@ -14,11 +14,12 @@ from slimformer.artifact.task import recorded_kind
 from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
 from slimformer.inference.codec import TaskCodec, longest, recorded_length
-from slimformer.inference.door import Source, look_up, open_model
+from slimformer.inference.door import OpenModel, look_up, open_runnable
 from slimformer.inference.evaluation import check_head, check_length
+from slimformer.inference.onnx import OnnxSource, OpenOnnx, onnx_file, refuse_flags
+from slimformer.inference.requests import Chunk
 from slimformer.inference.routing import chosen_route
-from slimformer.inference.runners import SizedRunner, TorchGenerator, TorchRunner, run
-from slimformer.models.sentence import SentenceSettings
+from slimformer.inference.runners import SizedRunner, TorchGenerator, run
 from slimformer.models.settings import check_labels
 from slimformer.sizes import Elastic, is_elastic
 from slimformer.tasks import get_task
@@ -30,15 +31,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.inference.codec import Encoded, TaskRequest
+    from slimformer.inference.routing import Route
     from slimformer.inference.runners import Runner
+    from slimformer.inference.source import Source
     from slimformer.sizes.elastic import Sized
     from slimformer.tasks.kinds.kind import Answer, Kind
-    from slimformer.tasks.splits import Example
 
 #: Requests in memory at a time, in batches: enough to sort by length, few enough for any number of lines.
 BATCHES = 16
-#: Characters of requests in memory at a time: their tokens take some forty times as many bytes.
-CHARACTERS = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -55,50 +55,6 @@ class Failure:
 
 
 Reply: TypeAlias = "Answer | Failure"
-
-
-class Chunk:
-    """Requests that are answered together.
-
-    Args:
-        kind: What the model has to do.
-        limit: Texts that the model reads for them at most; the first request is taken whatever it takes.
-    """
-
-    def __init__(self, kind: Kind, limit: int) -> None:
-        self.kind = kind
-        self.limit = limit
-        #: What is known so far: why a request failed, or None where it waits for its answer.
-        self.replies: list[Any] = []
-        self.examples: list[Example] = []
-        self.origins: list[tuple[str, int]] = []
-        self.places: list[int] = []
-        self._widest = self._characters = 0
-
-    def has_room(self, example: Example) -> bool:
-        """Whether one more can be taken; requests of a chunk are filled up to as many texts as the widest has."""
-        rows = max(self._widest, self.kind.rows(example)) * (len(self.examples) + 1)
-        fits = rows <= self.limit and self._characters + self._size(example) <= CHARACTERS
-        return fits or not self.examples
-
-    def add(self, request: TaskRequest, example: Example) -> None:
-        """Take a request."""
-        self.places.append(len(self.replies))
-        self.replies.append(None)
-        self.examples.append(example)
-        self.origins.append((request.file, request.line))
-        self._widest = max(self._widest, self.kind.rows(example))
-        self._characters += self._size(example)
-
-    def _size(self, example: Example) -> int:
-        return self.kind.rows(example) * sum(_characters(value) for value in example.values())
-
-
-def _characters(value: Any) -> int:
-    """Characters of a text, or of the texts of a list."""
-    if isinstance(value, (list, tuple)):
-        return sum(map(_characters, value))
-    return len(value) if isinstance(value, str) else 0
 
 
 @dataclass(frozen=True)
@@ -208,10 +164,10 @@ def open_pipeline(
     max_new_tokens: int | None = None,
     batch_size: int = 32,
 ) -> TaskPipeline:
-    """Open any model for requests: an artifact, a mask or a checkpoint.
+    """Open any model for requests: an artifact, a mask, a checkpoint or ONNX.
 
     Args:
-        name: An artifact, a folder, a Hub name or an alias.
+        name: An artifact, a folder, a Hub name, an alias or an ONNX file with its tokenizer beside it.
         task: What it is to do, if that is something else than what it was made for, such as `retrieval` for vectors.
         base: Where the base of a mask is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
@@ -229,9 +185,11 @@ def open_pipeline(
     check_count("batch-size", batch_size)
     for flag, value in (("max-length", max_length), ("max-new-tokens", max_new_tokens)):
         check_count(flag, 1 if value is None else value)
+    if onnx_file(name) is not None:
+        refuse_flags(name, base=base, cast_base=cast_base, size=size, route=route, draft=draft)
     chosen = chosen_route(route, size)
     source = look_up(name)
-    kind = _kind(source, task)
+    kind = kind_for(source, task)
     if chosen is not None:
         chosen.check_kind(kind)
     _check_generation(source, kind, max_new_tokens, draft)
@@ -239,23 +197,38 @@ def open_pipeline(
     model_class = getattr(transformers, kind.head)
     loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size}
     keep_sizes = keep_sizes or chosen is not None or draft is not None
-    opened = open_model(source, model_class=model_class, keep_sizes=keep_sizes, **loading)
-    if draft is not None:
-        Elastic.of(opened.model).check_draft(draft)
-    if kind.new_tokens:
+    opened = open_runnable(source, model_class=model_class, keep_sizes=keep_sizes, **loading)
+    if kind.new_tokens and isinstance(opened, OpenModel):
+        if draft is not None:
+            Elastic.of(opened.model).check_draft(draft)
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)
         return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor, draft), batch_size)
-    codec = _codec(source, kind, opened.processor, max_length)
-    runner: Runner = TorchRunner(opened.model.base_model if kind.embeds else opened.model, kind)
-    runner = runner if chosen is None else chosen.open(opened, runner, kind)
-    sizes = Elastic.of(opened.model) if chosen is None and is_elastic(opened.model) else None
-    fingerprint = None if source.manifest is None else source.manifest.model.fingerprint
-    return TaskPipeline(codec, runner, batch_size, sizes, fingerprint)
+    codec = codec_for(source, kind, opened.processor, max_length)
+    return TaskPipeline(codec, *_runner(opened, kind, chosen, batch_size))
+
+
+def _runner(
+    opened: OpenModel | OpenOnnx, kind: Kind, route: Route | None, batch_size: int
+) -> tuple[Runner, int, Elastic | None, str | None]:
+    """What computes, with what else a pipeline holds: the batch size, the sizes that were kept, the fingerprint."""
+    runner: Runner = opened.runner(kind)
+    manifest = opened.source.manifest
+    fingerprint = None if manifest is None else manifest.model.fingerprint
+    if not isinstance(opened, OpenModel):
+        return runner, batch_size, None, fingerprint
+    if route is not None:
+        return route.open(opened, runner, kind), batch_size, None, fingerprint
+    return runner, batch_size, Elastic.of(opened.model) if is_elastic(opened.model) else None, fingerprint
 
 
 def _check_generation(source: Source, kind: Kind, max_new_tokens: int | None, draft: str | None) -> None:
     """Refuse settings of generated text where none is generated, and a draft where there is no smaller size."""
+    if kind.new_tokens and isinstance(source, OnnxSource):
+        raise CheckpointError(
+            f"`{source.name}` is a decoder in ONNX, which has no memory of the tokens before and writes no text here; "
+            "ask the model it was exported from"
+        )
     for flag, value in (("max-new-tokens", max_new_tokens), ("draft", draft)):
         if value is not None and not kind.new_tokens:
             raise ConfigError(f"`--{flag}` is `{value}`, and `{source.name}` generates no text; leave it out")
@@ -263,7 +236,7 @@ def _check_generation(source: Source, kind: Kind, max_new_tokens: int | None, dr
         raise SizeError(f"`--draft` is `{draft}`, and `{source.name}` has one size only; leave it out")
 
 
-def _kind(source: Source, task: str | None) -> Kind:
+def kind_for(source: Source, task: str | None = None) -> Kind:
     """What a model is to do: as told, as its artifact says, or as its class and config tell."""
     causal = models.is_causal(source.config)
     kind: Kind | None
@@ -280,8 +253,7 @@ def _kind(source: Source, task: str | None) -> Kind:
             "one with `--task`, "
             f"such as `{'image-retrieval' if models.sees_images(source.config) else 'retrieval'}` for vectors"
         )
-    sentence = SentenceSettings.of(source.name) if kind.embeds else None
-    return kind.for_model(causal=causal, sentence=sentence)
+    return kind.for_model(causal=causal, sentence=source.sentence() if kind.embeds else None)
 
 
 def _outputs(source: Source) -> str:
@@ -290,7 +262,8 @@ def _outputs(source: Source) -> str:
     return "" if problem is None else f" of {source.config.num_labels} outputs and problem type `{problem}`"
 
 
-def _codec(source: Source, kind: Kind, processor: Any, max_length: int | None) -> TaskCodec:
+def codec_for(source: Source, kind: Kind, processor: Any, max_length: int | None = None) -> TaskCodec:
+    """How a model is asked, by its artifact, its file or its config."""
     config, record = source.config, source.task
     if record is not None and record.kind == kind.name:
         codec = TaskCodec.of_record(record, processor, config)

@@ -1,4 +1,4 @@
-"""Requests from a file or from standard input, line by line: a file of any size takes no more memory than a line."""
+"""Requests from a file or from standard input, line by line and in chunks: a file of any size takes little memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,17 @@ from slimformer.inference.codec import ORIGIN, TaskRequest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from slimformer.tasks.kinds.kind import Kind
+    from slimformer.tasks.splits import Example
+
 #: Stands for standard input.
 STDIN = "-"
 #: Pipes that have their writer already, such as a shell's `<(command)`.
 OPEN_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 #: No text is longer; a file without line breaks would fill the memory.
 MAX_LINE = 1 << 24
+#: Characters of requests in memory at a time: their tokens take some forty times as many bytes.
+CHARACTERS = 1 << 21
 _BOM = b"\xef\xbb\xbf"
 
 #: A line that was read, with its number: its text, or why it has none.
@@ -219,3 +224,47 @@ def _line(stream: IO[bytes]) -> tuple[bytes, bool]:
 def _chain(first: Line, rest: Iterable[Line]) -> Iterator[Line]:
     yield first
     yield from rest
+
+
+class Chunk:
+    """Requests that are answered together.
+
+    Args:
+        kind: What the model has to do.
+        limit: Texts that the model reads for them at most; the first request is taken whatever it takes.
+    """
+
+    def __init__(self, kind: Kind, limit: int) -> None:
+        self.kind = kind
+        self.limit = limit
+        #: What is known so far: why a request failed, or None where it waits for its answer.
+        self.replies: list[Any] = []
+        self.examples: list[Example] = []
+        self.origins: list[tuple[str, int]] = []
+        self.places: list[int] = []
+        self._widest = self._characters = 0
+
+    def has_room(self, example: Example) -> bool:
+        """Whether one more can be taken; requests of a chunk are filled up to as many texts as the widest has."""
+        rows = max(self._widest, self.kind.rows(example)) * (len(self.examples) + 1)
+        fits = rows <= self.limit and self._characters + self._size(example) <= CHARACTERS
+        return fits or not self.examples
+
+    def add(self, request: TaskRequest, example: Example) -> None:
+        """Take a request."""
+        self.places.append(len(self.replies))
+        self.replies.append(None)
+        self.examples.append(example)
+        self.origins.append((request.file, request.line))
+        self._widest = max(self._widest, self.kind.rows(example))
+        self._characters += self._size(example)
+
+    def _size(self, example: Example) -> int:
+        return self.kind.rows(example) * sum(_characters(value) for value in example.values())
+
+
+def _characters(value: Any) -> int:
+    """Characters of a text, or of the texts of a list."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_characters, value))
+    return len(value) if isinstance(value, str) else 0

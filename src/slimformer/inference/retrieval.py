@@ -220,7 +220,7 @@ def measure_retrieval(
     if not kind.embeds:
         raise ConfigError(f"task `{asked.data.preset.name}` gives no vectors; give `retrieval` or `image-retrieval`")
     kind = kind if pooling is None else kind.with_settings(sentence=SentenceSettings(pooling=(pooling,)))
-    runner, model = TorchRunner(asked.model, kind), asked.opened.model
+    runner, model = TorchRunner(asked.model, kind), asked.in_torch.model
     elastic = Elastic.of(model) if is_elastic(model) else None
     runners = {"XL": runner} if elastic is None else {n: SizedRunner(runner, elastic, n) for n in elastic.names}
     costs = [1.0] if elastic is None else relative_costs(model, mean_length(asked)).tolist()

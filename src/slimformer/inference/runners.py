@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from slimformer.errors import CheckpointError, describe
+from slimformer.config import check_threads
+from slimformer.errors import CheckpointError, UsageError, describe
 from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from transformers import PreTrainedModel
 
@@ -32,8 +34,10 @@ PADDING = -100.0
 def run(features: Features, collate: Collator, runner: Runner, batch_size: int) -> dict[str, Array]:
     """The outputs for every item in order.
 
-    Items run in the order of their length, which spares most of the padding.
+    Items run in the order of their length, which spares most of the padding. A runner may say that it takes fewer of
+    them at a time, by its `most`.
     """
+    batch_size = min(batch_size, getattr(runner, "most", None) or batch_size)
     order = np.argsort([-length for length in features.lengths], kind="stable").tolist()
     batches = [
         runner(collate([features[index] for index in order[start : start + batch_size]]))
@@ -154,3 +158,26 @@ def _ends(model: Any, processor: Any) -> list[int]:
             "generation_config.json, or remove it"
         )
     return ends
+
+
+@contextmanager
+def using_threads(threads: int | None) -> Iterator[int]:
+    """Let PyTorch use so many threads of the CPU inside a `with` block; None for as many as it does."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(asked_threads(threads))
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+def asked_threads(asked: int | None) -> int:
+    """As many threads as asked for, or as PyTorch uses."""
+    import torch
+
+    try:
+        return torch.get_num_threads() if asked is None else check_threads(asked)
+    except ValueError as error:
+        raise UsageError(f"`--threads` is `{asked}`: {error}") from None

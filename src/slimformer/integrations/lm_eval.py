@@ -24,7 +24,8 @@ from slimformer.inference.door import look_up, open_model
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from slimformer.inference.door import OpenModel, Source
+    from slimformer.inference.door import OpenModel
+    from slimformer.inference.source import Source
 
 #: Endings of data files → what reads them.
 READERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}

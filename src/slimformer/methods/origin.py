@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.tasks import Task, TaskData
 
 #: The family of new models whose shape alone is given.

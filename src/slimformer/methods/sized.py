@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic
 
 from slimformer.files import as_path
-from slimformer.inference.door import is_artifact
+from slimformer.inference.source import is_artifact
 from slimformer.methods.method import AnyConfig
 from slimformer.methods.task import TaskMethod, TaskResult
 

@@ -17,7 +17,7 @@ from slimformer.models.trust import check_kernels, code_refused, trusted
 from slimformer.models.weights import CONFIG_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from transformers import PretrainedConfig
 
@@ -152,16 +152,43 @@ def load_config_file(path: Path) -> PretrainedConfig:
     return _load_config(str(path), path)
 
 
+def make_config(content: dict[str, Any], name: str | Path) -> PretrainedConfig:
+    """Make a config of what a config.json would hold, checked as `load_config` does.
+
+    Args:
+        content: The settings.
+        name: What the user calls the model.
+    """
+    from transformers import AutoConfig
+
+    settings = dict(content)
+    kind = settings.pop("model_type", None)
+    return _checked_config(lambda: content, lambda: AutoConfig.for_model(kind, **settings), name, exists=True)
+
+
 def _load_config(source: str, name: str | Path) -> PretrainedConfig:
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig, PretrainedConfig
 
+    return _checked_config(
+        lambda: PretrainedConfig.get_config_dict(source)[0],
+        lambda: AutoConfig.from_pretrained(source, trust_remote_code=trusted()),
+        name,
+        exists=Path(source).exists(),
+    )
+
+
+def _checked_config(
+    read: Callable[[], dict[str, Any]], make: Callable[[], PretrainedConfig], name: str | Path, *, exists: bool
+) -> PretrainedConfig:
+    """A config, with what is wrong with it in our words; `exists` tells whether it is here or on the Hub."""
+    from huggingface_hub.errors import StrictDataclassError
+
     try:
-        content = PretrainedConfig.get_config_dict(source)[0]
+        content = read()
         check_settings(content, str(name))
         check_kernels(content, str(name))
         with quiet():  # such as of a padding token beyond the vocabulary, which does not build or does no harm
-            config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=trusted())
+            config = make()
         _check_architectures(config.architectures, str(name))
         _check_forward(config, str(name))
     except CheckpointError:
@@ -174,7 +201,7 @@ def _load_config(source: str, name: str | Path) -> PretrainedConfig:
             raise CheckpointError(
                 f"config.json of `{name}` cannot be used: {_field_reason(error)}; mend it, or copy the checkpoint again"
             ) from error
-        if Path(source).exists():
+        if exists:
             raise CheckpointError(
                 f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
                 "check `model_type` and the installed transformers version"

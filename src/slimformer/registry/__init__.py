@@ -157,6 +157,7 @@ STORAGE: Registry[Any] = Registry(
         ),
         "elastic": ("slimformer.artifact.storage.elastic:ElasticStorage", "A plain model with the sizes nested in it."),
         "plain": ("slimformer.artifact.storage.plain:PlainStorage", "What `save_pretrained` writes."),
+        "onnx": ("slimformer.artifact.storage.onnx:OnnxStorage", "An ONNX file, which ONNX Runtime runs."),
     },
     group="slimformer.storage",
 )

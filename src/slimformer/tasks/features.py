@@ -69,7 +69,7 @@ class Features(Sequence[Inputs]):
     def take(self, rows: Sequence[int]) -> Features:
         """Some of the items, each as often as it is named."""
         extra = [self.extra[row] for row in rows] if len(self.extra) else ()
-        return Features([self[row] for row in rows], extra)
+        return Features([self._inputs[row] for row in rows], extra, self._transform)
 
     @property
     def stored(self) -> Sequence[Inputs]:

@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, FiniteFloat, JsonValue, ValidationError
 
+from slimformer.artifact.layout import PROBE
 from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.probe.batch import ProbeInput
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from torch import Tensor
     from transformers import PreTrainedModel
@@ -120,6 +122,14 @@ class Probe(Record):
             raise ArtifactError(
                 f"`{source}` is not a probe: `{where}` {first['msg'].lower()}; copy the artifact again"
             ) from error
+
+
+def read_probe(folder: Path) -> Probe:
+    """Read the probe of an artifact."""
+    path = folder / PROBE
+    if not path.is_file():
+        raise ArtifactError(f"artifact `{folder}` lacks `{PROBE}`; save it again")
+    return Probe.from_bytes(path.read_bytes(), str(path))
 
 
 def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bool = True) -> dict[str, ProbeOutput]:

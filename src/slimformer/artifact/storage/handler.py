@@ -42,6 +42,8 @@ class Storage(ABC):
     needs_base: ClassVar[bool] = False
     #: Whether several sizes are nested in what is stored.
     nested: ClassVar[bool] = False
+    #: What the Hub calls the library that loads it.
+    library: ClassVar[str] = "transformers"
     #: Why a method that needs another base does not start from it, and what to do; `{name}` is what the user calls it.
     no_base: ClassVar[str] = "is stored in a way that this method does not start from; give a plain checkpoint"
 
@@ -56,6 +58,20 @@ class Storage(ABC):
     def base_files(self, folder: Path, base: str | Path | None, *, cast_base: bool = False) -> list[Path]:
         """The weight files of another model without which a folder cannot be loaded."""
         return []
+
+    def fingerprint(self, folder: Path) -> str:
+        """Hash the content of a folder's weights."""
+        from slimformer.artifact.provenance import files_fingerprint
+
+        return files_fingerprint(self.tensor_files(folder))
+
+    def check(self, folder: Path) -> tuple[tuple[str, ...], float] | None:
+        """Check a folder whose model does not run in PyTorch; None where it does, and is checked there.
+
+        Returns:
+            The names of its outputs, and the largest difference to the answers recorded.
+        """
+        return None
 
     @abstractmethod
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from slimformer.artifact.storage.mask_base import (
     find_base,
     fingerprint_of,
     full_size,
+    is_of_base,
     mask_config,
     processor_sums,
     source_of,
@@ -85,7 +85,7 @@ class MaskStorage(Storage):
         narrow(assembled, self.kept, str(stage))
         known = names_in_base(base, type(model)) | self.drawn.keys()
         bits, whole = differences(model, assembled, known, self.bits)
-        own_processor = processor is not None and not _is_of_base(processor, base)
+        own_processor = processor is not None and not is_of_base(processor, base)
         record = BaseRecord(
             name=describe_base(base).name,
             source=source_of(base),
@@ -291,13 +291,3 @@ def _same_bits(one: Tensor, other: Tensor) -> bool:
         return False
     one, other = (each.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for each in (one, other))
     return torch.equal(one, other)
-
-
-def _is_of_base(processor: Any, base: str | Path) -> bool:
-    return _written(processor) == _written(models.load_processor(base))
-
-
-def _written(processor: Any) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory(prefix="slimformer-") as folder:
-        save_processor(Path(folder), processor)
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from slimformer import models
 from slimformer.artifact.checks import sum_file
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.provenance import cached_folder, describe_base
+from slimformer.artifact.storage.plain import save_processor
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
 
@@ -198,3 +200,14 @@ def check_processor(record: BaseRecord, base: str | Path) -> None:
             raise ArtifactError(
                 f"`{name}` of base `{base}` has changed since the mask was made; give the base as it was with `--base`"
             )
+
+
+def is_of_base(processor: Any, base: str | Path) -> bool:
+    """Whether a tokenizer or image processor is that of a base."""
+    return _written(processor) == _written(models.load_processor(base))
+
+
+def _written(processor: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="slimformer-") as folder:
+        save_processor(Path(folder), processor)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}

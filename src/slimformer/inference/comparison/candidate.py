@@ -10,18 +10,19 @@ from slimformer.files import as_path
 from slimformer.inference.bench import PeakMemory
 from slimformer.inference.comparison.cost import WARM_UP, StoredBytes
 from slimformer.inference.door import look_up
-from slimformer.inference.evaluation import fitting_length, load_split, prepare_split
+from slimformer.inference.evaluation import as_predictions, fitting_length, load_split, prepare_split
+from slimformer.inference.onnx import OnnxSource
 from slimformer.inference.pipeline import open_pipeline
-from slimformer.inference.runners import TorchRunner, run
+from slimformer.inference.runners import run
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from slimformer.inference.door import Source
     from slimformer.inference.pipeline import TaskPipeline
     from slimformer.inference.runners import Runner
+    from slimformer.inference.source import Source
     from slimformer.tasks import TaskData
     from slimformer.tasks.features import Features
     from slimformer.tasks.options import TaskOptions
@@ -81,14 +82,17 @@ class Candidate:
                 pipeline.answer(data[split].take([row]))
         if pipeline.kind.new_tokens:  # what is scored are the tokens that are there, not those it would go on with
             prepared = prepare_split(folder, options, split, **loading)
-            runner: Runner = TorchRunner(prepared.model, data.kind)
+            runner: Runner = prepared.opened.runner(data.kind)
             features = prepared.features
         else:
             processor = pipeline.codec.processor
             length = fitting_length(options.max_length, data, processor, source.config)
             runner, features = pipeline.runner, data.prepare(split, processor, length)
-        own_base = {name: value for name, value in loading.items() if name in base}
-        stored = StoredBytes.of(folder, **own_base) if size is None else StoredBytes.of_model(runner)
+        if isinstance(source, OnnxSource):
+            stored: StoredBytes | None = StoredBytes(source.bytes)
+        else:
+            needed = {name: value for name, value in loading.items() if name in base}
+            stored = StoredBytes.of(folder, **needed) if size is None else StoredBytes.of_model(runner)
         return cls(name, source, pipeline, runner, data, split, features, stored, memory.growth)
 
     @property
@@ -99,17 +103,15 @@ class Candidate:
     @property
     def parameters(self) -> int:
         """Its weights."""
-        model = getattr(self.runner, "model", None)
-        if model is None:
-            assert self.source.manifest is not None
-            return self.source.manifest.model.parameters
-        return sum(parameter.numel() for parameter in model.parameters())
+        if isinstance(self.source, OnnxSource):
+            return self.source.parameters
+        runner: Any = self.runner
+        return sum(parameter.numel() for parameter in runner.model.parameters())
 
     def predictions(self, batch_size: int) -> Any:
         """What the model gives for every row in order."""
-        outputs = run(self.features, self.data.kind.collator(self.pipeline.codec.processor), self.runner, batch_size)
-        arrays = tuple(outputs.values())
-        return arrays if len(arrays) > 1 else arrays[0]
+        collate = self.data.kind.collator(self.pipeline.codec.processor)
+        return as_predictions(run(self.features, collate, self.runner, batch_size))
 
     def answer(self, row: int) -> Any:
         """The answer to one row, from its text on."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.config import check_count, parse_bytes
 from slimformer.errors import UsageError, describe
-from slimformer.inference.bench import using_threads
 from slimformer.inference.comparison.candidate import Candidate, check_names, check_same_rows
 from slimformer.inference.comparison.cost import time_in_turns
 from slimformer.inference.comparison.quality import draw_rows, measure_quality
+from slimformer.inference.runners import using_threads
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.splits import sample
 

@@ -78,11 +78,13 @@ def measure_quality(data: TaskData, split: str, features: Features, predictions:
     metrics = data.compute_metrics(split, features, predictions)
     kind, examples, labels = data.kind, data[split], data.labels
     name = next(iter(metrics))
-    resampled = []
-    for rows in draws:
-        taken = kind.take(examples, features, predictions, rows.tolist())
-        if taken is None:
-            break
-        resampled.append(kind.score(*taken, labels, (name,))[name])
-    classes = kind.by_class(examples, features, predictions, labels)
-    return Quality(metrics, np.array(resampled) if resampled else None, classes)
+    resampled = None
+    if kind.items_of_row and len(features) == kind.items_of_row * len(examples):
+
+        def score(rows: list[int]) -> float:
+            items = [row + part * len(examples) for part in range(kind.items_of_row) for row in rows]
+            taken = examples.take(rows), features.take(items), np.asarray(predictions)[items]
+            return kind.score(*taken, labels, (name,))[name]
+
+        resampled = np.array([score(rows.tolist()) for rows in draws])
+    return Quality(metrics, resampled, kind.by_class(examples, features, predictions, labels))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.tasks.options import TaskOptions
 
 #: Examples of one forward.

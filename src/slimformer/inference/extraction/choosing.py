@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.artifact import Loaded
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.sizes import Allocation
     from slimformer.sizes.choice import Order
     from slimformer.sizes.cost import Measure

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact import Loaded
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.sizes import Allocation
     from slimformer.tasks.options import TaskOptions
 

@@ -12,6 +12,7 @@ from slimformer.errors import ConfigError, SizeError
 from slimformer.inference.bench import possible_shapes, time_forward
 from slimformer.inference.door import open_model
 from slimformer.inference.evaluation import prepare_split
+from slimformer.inference.onnx import onnx_file, refuse_flags
 from slimformer.inference.routing.cascade import Outcomes, calibrate, compare_with_random
 from slimformer.inference.routing.routes import ROUTED, Cascade, LatencyRoute, chosen_route, confidences
 from slimformer.inference.runners import SizedRunner, TorchRunner
@@ -34,10 +35,10 @@ ROUNDS = 3
 
 def measure_outcomes(prepared: PreparedSplit, by: Confidence = "margin", batch_size: int = 32) -> Outcomes:
     """Let every size answer a split."""
-    kind, model = prepared.data.kind, prepared.opened.model
+    kind, model = prepared.data.kind, prepared.in_torch.model
     if not kind.chooses:
         raise ConfigError(f"{kind.name} chooses no class, so no answer is more sure than another; route by latency")
-    elastic = Elastic.of(_elastic(prepared.opened))
+    elastic = Elastic.of(_elastic(prepared.in_torch))
     truth = np.array([example["label"] for example in prepared.data[prepared.split]])
     runner = TorchRunner(model, kind)
     confidence, correct = [], []
@@ -95,7 +96,7 @@ def calibrate_route(
         "compute": cost,
         "sizes": {size: {"accuracy": float(share), "compute": float(each)} for size, share, each in alone},
     }
-    return cascade.model_copy(update={"fingerprint": _fingerprint(prepared.opened)}), measured
+    return cascade.model_copy(update={"fingerprint": _fingerprint(prepared.in_torch)}), measured
 
 
 def evaluate_routed(
@@ -124,14 +125,14 @@ def evaluate_routed(
         and what it gains over random routing.
     """
     check_count("batch-size", batch_size)
+    if onnx_file(name) is not None:
+        refuse_flags(name, route=route)
     chosen = chosen_route(route, size)
     assert chosen is not None
     prepared = prepare_split(name, options, split, keep_sizes=True, **loading)
     kind = prepared.data.kind
-    outputs = prepared.outputs(chosen.open(prepared.opened, TorchRunner(prepared.model, kind), kind), batch_size)
+    outputs = prepared.outputs(chosen.open(prepared.in_torch, TorchRunner(prepared.model, kind), kind), batch_size)
     routed = outputs.pop(ROUTED)
-    arrays = tuple(outputs.values())
-    predictions = arrays if len(arrays) > 1 else arrays[0]
     shares = np.bincount(routed, minlength=len(chosen.sizes)) / len(routed)
     report: dict[str, Any] = {"by": chosen.by, "shares": dict(zip(chosen.sizes, shares.tolist(), strict=True))}
     if isinstance(chosen, Cascade):
@@ -139,8 +140,7 @@ def evaluate_routed(
         right = outputs["logits"].argmax(-1) == truth
         outcomes = measure_outcomes(prepared, chosen.confidence, batch_size)
         report |= compare_with_random(outcomes, right, chosen.spent(routed))
-    metrics = prepared.data.compute_metrics(split, prepared.features, predictions)
-    return {**prepared.summary(metrics), "route": report}
+    return {**prepared.summary(prepared.metrics(outputs)), "route": report}
 
 
 def measure_latencies(
@@ -193,8 +193,9 @@ def _elastic(opened: OpenModel) -> Any:
 
 def mean_length(prepared: PreparedSplit) -> int:
     """Tokens of an item in the mean; patches and the first token of images."""
-    if Anatomy.of(prepared.opened.model).patch_embedding is not None:
-        return possible_shapes(prepared.opened.model, [(1, 1)])[0][1] + 1
+    model = prepared.in_torch.model
+    if Anatomy.of(model).patch_embedding is not None:
+        return possible_shapes(model, [(1, 1)])[0][1] + 1
     lengths = prepared.features.lengths
     return max(1, round(sum(lengths) / len(lengths)))
 

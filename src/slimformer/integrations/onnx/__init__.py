@@ -4,6 +4,6 @@ Importing this package is quick: torch, transformers and the packages of the ext
 that need them, and nothing here imports training.
 """
 
-from slimformer.integrations.onnx.exporting import Difference, ExportResult, Numbers, to_onnx
+from slimformer.integrations.onnx.exporting import Comparison, Difference, ExportResult, Numbers, to_onnx
 
-__all__ = ["Difference", "ExportResult", "Numbers", "to_onnx"]
+__all__ = ["Comparison", "Difference", "ExportResult", "Numbers", "to_onnx"]

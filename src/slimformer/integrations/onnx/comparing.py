@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, DataError
 from slimformer.integrations.onnx.exporting import Difference
+from slimformer.runtime.onnx import OnnxSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,22 +28,15 @@ def run(path: Path, batches: Sequence[Batch]) -> list[Answers]:
     Raises:
         ArtifactError: Where ONNX Runtime does not load or run it.
     """
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4
-    settings.intra_op_num_threads = torch.get_num_threads()
     try:
-        session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        found = [session.run(names, {name: value.numpy() for name, value in batch.items()}) for batch in batches]
-    except Exception as error:
-        reason = str(error).strip().splitlines()[0]
+        session = OnnxSession(path, torch.get_num_threads())
+        outputs = [session.run({name: value.numpy() for name, value in batch.items()}) for batch in batches]
+    except (ArtifactError, DataError) as error:
         raise ArtifactError(
-            f"onnxruntime {onnxruntime.__version__} does not run the exported model: {reason}; nothing was written, "
-            "install the version that the extra `onnx` asks for"
+            f"the exported model does not run: {error.reason}; nothing was written, install the version of onnxruntime "
+            "that the extra `onnx` asks for"
         ) from error
-    return [dict(zip(names, map(torch.from_numpy, arrays), strict=True)) for arrays in found]
+    return [{name: torch.from_numpy(array) for name, array in arrays.items()} for arrays in outputs]
 
 
 def check_finite(batches: Sequence[Batch], answers: Sequence[Answers], whose: str) -> None:

@@ -8,13 +8,57 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slimformer.artifact import staging
 from slimformer.artifact.ownership import check_outside
 from slimformer.artifact.staging import hidden_folder, sync, try_place
+from slimformer.artifact.storage.onnx import MODEL, data_beside
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+#: How the name of an ONNX file ends.
+SUFFIX = ".onnx"
+
+
+def is_file_name(path: Path) -> bool:
+    """Whether a result is one file, by its name; any other is a folder."""
+    return path.suffix.lower() == SUFFIX
+
+
+def check_out(out: str | Path, overwrite: bool, source: object) -> Path:
+    """The file or folder that is to be written, or an error if it is taken or cannot be; nothing is left there.
+
+    Args:
+        out: As the user gave it.
+        overwrite: Whether an earlier result there may be replaced.
+        source: What is exported, by name; a folder is never replaced by what is made of it.
+    """
+    path = as_path(out)
+    if is_file_name(path):
+        return check_place(out, overwrite)
+    if isinstance(source, str | Path) and path.exists() and path.resolve() == as_path(source).resolve():
+        raise ArtifactError(f"`--out` is `{out}`, the model itself, which would be lost; give another folder")
+    staging.check_place(path, overwrite)
+    return path
+
+
+@contextmanager
+def drafted(path: Path, *, needed: int, overwrite: bool) -> Iterator[Path]:
+    """Give a place to write an ONNX file, which is moved to its target when the block ends without an error.
+
+    Args:
+        path: The target: a file, or a folder with whatever is put beside the file.
+        needed: Bytes about to be written.
+        overwrite: Whether an earlier result there may be replaced.
+    """
+    if is_file_name(path):
+        with staged(path, overwrite=overwrite) as draft:
+            yield draft
+    else:
+        with staging.staging(path, needed=needed, overwrite=overwrite) as stage:
+            yield stage / MODEL
 
 
 def check_place(out: str | Path, overwrite: bool) -> Path:
@@ -64,11 +108,6 @@ def _has_data(path: Path) -> bool:
         return False
     places = (entry.value for tensor in graph.initializer for entry in tensor.external_data if entry.key == "location")
     return data.name in places
-
-
-def data_beside(path: Path) -> Path:
-    """Where the weights of a large model lie."""
-    return path.with_name(f"{path.name}.data")
 
 
 @contextmanager

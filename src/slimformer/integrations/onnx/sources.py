@@ -6,14 +6,17 @@ import copy
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.storage.packed import keep_packed
-from slimformer.errors import ArtifactError
-from slimformer.inference.door import open_model
+from slimformer.errors import ArtifactError, CheckpointError, ConfigError
+from slimformer.inference.door import OpenModel, open_model
+from slimformer.inference.evaluation import prepare_split
+from slimformer.integrations.onnx.describing import Exported
 from slimformer.views import attached, packed_weights, unround_activations
 from slimformer.views.attention import use_attention
 
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
+    from slimformer.inference.evaluation import PreparedSplit
     from slimformer.integrations.onnx.exporting import Numbers
+    from slimformer.tasks.options import TaskOptions
 
 #: The attention that is traced: plain products and a softmax, which every runtime has.
 ATTENTION = "eager"
@@ -34,7 +39,9 @@ def find_model(
     cast_base: bool = False,
     check: bool = True,
     size: str | None = None,
-) -> PreTrainedModel:
+    processor: Any = None,
+    required: bool = False,
+) -> Exported:
     """The model that was given or named, checked for what an export cannot do.
 
     Args:
@@ -43,20 +50,59 @@ def find_model(
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
+        processor: Tokenizer or image processor of a model that is given; of a named one it is its own.
+        required: Whether there has to be a tokenizer or image processor.
 
     Raises:
         UnknownFamilyError: Where the family is none that slimformer knows.
         ArtifactError: Where a view is still on a weight.
     """
-    loaded: nn.Module
+    source, loaded = None, model
     if isinstance(model, str | Path):
-        loaded = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False).model
-    else:
-        loaded = model
-    found = cast("PreTrainedModel", Anatomy.of(loaded).model)
-    for at in attached(found):
+        opened = open_model(model, base=base, cast_base=cast_base, check=check, size=size, processor=False)
+        source, loaded = opened.source, opened.model
+        processor = opened.processor or _own_processor(opened, required)
+    if processor is None and required:
+        raise ArtifactError(
+            "the model has no tokenizer or image processor, and a folder or `--data` needs one; give `processor` for a "
+            "model in memory, or the name of a single file such as `model.onnx`"
+        )
+    transformer = cast("PreTrainedModel", Anatomy.of(cast("nn.Module", loaded)).model)
+    for at in attached(transformer):
         raise ArtifactError(f"`{at.path}` still has a view on it; call `slimformer.views.bake` before the export")
-    return found
+    return Exported(transformer, source, processor)
+
+
+def _own_processor(opened: OpenModel, required: bool) -> Any:
+    """The tokenizer or image processor of a checkpoint; one file can do without it, where it is missing or broken.
+
+    A decoder's head is told what padding is, as when the checkpoint is asked.
+    """
+    if opened.source.manifest is not None:
+        return None
+    try:
+        processor = models.load_processor(opened.source.name)
+    except CheckpointError:
+        if required:
+            raise
+        return None
+    models.name_padding(opened.model, processor)
+    return processor
+
+
+def prepare_data(exported: Exported, options: TaskOptions, split: str) -> PreparedSplit:
+    """Make a split of a task ready for the model that is exported, by what it was opened from.
+
+    Args:
+        exported: The model.
+        options: Task and data; what is not given is what an artifact was trained with.
+        split: Which split.
+    """
+    source = exported.source
+    if source is None:
+        raise ConfigError("`data` is for a model with a name; give its folder, or compare on `batches`")
+    opened = OpenModel(source, exported.model, exported.processor)
+    return prepare_split(source.name, options, split, opened=opened)
 
 
 def check_numbers(model: nn.Module, numbers: Numbers | None) -> Numbers:

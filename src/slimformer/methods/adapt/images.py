@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Examples, Stream
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
 

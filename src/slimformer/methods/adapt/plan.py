@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.config import Config
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.methods.method import RunOptions
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
 
 #: Part of the words that is deleted unless given, and how a base that does not say pools (arXiv 2104.06979).

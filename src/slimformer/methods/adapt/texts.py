@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Corpus, Examples, Stream
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
     from slimformer.tasks.masking import WordDeletion

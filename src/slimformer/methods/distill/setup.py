@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.corpus import Corpus, Stream
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.distill.config import DistillConfig
     from slimformer.objectives import Weighted
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact.storage.handler import Storage
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.quantize.student import Dropout
     from slimformer.train import Objective
 

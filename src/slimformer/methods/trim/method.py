@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from slimformer import artifact
     from slimformer.corpus import Corpus
-    from slimformer.inference.door import Source
+    from slimformer.inference.source import Source
     from slimformer.methods.trim.pieces import TrimReport
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
-from slimformer.models.names import first_sentence, load_config, quiet, read_config, resolve, sees_images
+from slimformer.files import as_path
+from slimformer.models.names import ALIASES, first_sentence, load_config, quiet, read_config, resolve, sees_images
 from slimformer.models.processors.backend import check_backend, panics_raised
 from slimformer.models.trust import code_refused, trusted
 
@@ -36,17 +37,28 @@ TRIAL = ("a fine film", "isn't it?")
 
 def load_processor(name: str | Path) -> Any:
     """Load a checkpoint's tokenizer, or its image processor where it is a vision model."""
+    return read_processor(resolve(name), load_config(name), name)
+
+
+def read_processor(source: str, config: PretrainedConfig, name: str | Path) -> Any:
+    """Load the tokenizer or image processor of a model whose config is known.
+
+    Args:
+        source: The folder or Hub name that has its files.
+        config: The model's config.
+        name: What messages call the model.
+    """
     import transformers
 
-    source = resolve(name)
-    config = load_config(name)
+    folder = Path(source)
+    known = {"config": config} if folder.is_dir() and not (folder / "config.json").is_file() else {}
     auto = "AutoImageProcessor" if sees_images(config) else "AutoTokenizer"
     what = "image processor" if auto == "AutoImageProcessor" else "tokenizer"
     if what == "tokenizer":
         check_backend(Path(source), str(name))
     try:
         with quiet(), panics_raised():
-            processor = getattr(transformers, auto).from_pretrained(source, trust_remote_code=trusted())
+            processor = getattr(transformers, auto).from_pretrained(source, trust_remote_code=trusted(), **known)
     except Exception as error:
         refused = code_refused(str(name), error)
         if refused is not None:
@@ -160,7 +172,7 @@ def has_file(name: str, file: str) -> bool:
     """Whether a checkpoint has a file: in its folder, or in the cache of the Hub once that was asked for it."""
     from transformers.utils.hub import cached_file
 
-    source = resolve(name)
+    source = name if name not in ALIASES and as_path(name).is_dir() else resolve(name)
     if Path(source).is_dir():
         return (Path(source) / file).is_file()
     path = cached_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,26 @@ if TYPE_CHECKING:
 
 #: Labels whose scores a person is shown.
 SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """How a model is asked in a few lines of NumPy, as the card of an exported one shows.
+
+    Args:
+        answer: Lines that print answers, made of `outputs`, by name, of `batch`, what the tokenizer gave, and of
+            `about`, what the file says of itself.
+        asked: What the tokenizer encodes.
+        axis: What is added to the arrays of inputs.
+    """
+
+    answer: tuple[str, ...]
+    asked: str = '["a fine film", "two hours of my life"]'
+    axis: str = ""
+
+
+#: The likeliest label of each item.
+CLASSES = Snippet(('print([about["labels"][i] for i in outputs["logits"].argmax(-1)])',))
 
 
 def label_of(labels: Sequence[str] | None, number: Any) -> str:

@@ -12,6 +12,7 @@ from slimformer.models.pooling import normalize, pool
 from slimformer.models.sentence import SentenceSettings
 from slimformer.tasks.columns import LABELS, SCORES, Columns, guess_one, label_text
 from slimformer.tasks.features import Features, PairCollator, StackingCollator, draw_partners, pair
+from slimformer.tasks.kinds.answers import Snippet
 from slimformer.tasks.kinds.image_classification import ImageKind
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.regression import number
@@ -33,11 +34,38 @@ if TYPE_CHECKING:
 SHOWN = 6
 
 
+#: Ways of pooling in NumPy, of hidden states and a mask, [items, length, 1], with padding on the right.
+POOLED = {
+    "cls": "hidden[:, 0]",
+    "max": "np.where(mask, hidden, -np.inf).max(1)",
+    "mean": "(hidden * mask).sum(1) / mask.sum(1)",
+    "mean_sqrt_len_tokens": "(hidden * mask).sum(1) / np.sqrt(mask.sum(1))",
+    "weightedmean": "(hidden * mask * mask.cumsum(1)).sum(1) / (mask * mask.cumsum(1)).sum(1)",
+    "lasttoken": "hidden[np.arange(len(hidden)), mask[..., 0].sum(1) - 1]",
+}
+
+
+def _snippet(sentence: SentenceSettings) -> Snippet:
+    """How vectors are made of hidden states."""
+    ways = [POOLED[way] for way in sentence.pooling]
+    scaled = ["vectors /= np.linalg.norm(vectors, axis=-1, keepdims=True)"] if sentence.normalize else []
+    lines = (
+        'hidden = outputs["last_hidden_state"]',
+        'mask = feed.get("attention_mask", np.ones(hidden.shape[:2], int))[..., None]',
+        f"vectors = {ways[0]}" if len(ways) == 1 else f"vectors = np.concatenate([{', '.join(ways)}], -1)",
+        *scaled,
+        "print(vectors)",
+    )
+    return Snippet(lines, '[about["prompt"] + text for text in ("a fine film", "two hours of my life")]')
+
+
 class Embedding(Kind):
     """Measuring the embeddings of a bare model, and training them on items that belong together."""
 
     head = "AutoModel"
     embeds = True
+    items_of_row = 0  # one that is there twice would be its own neighbour
+    reads = ("last_hidden_state",)
     labelled = False
     untrainable = (
         "has no head to train: it is about the embeddings of a bare encoder; train them with `slimformer finetune` or "
@@ -50,6 +78,7 @@ class Embedding(Kind):
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         super().__init__(settings)
         pooling = "+".join(self.sentence.pooling)
+        self.snippet = _snippet(self.sentence)
         self.loss_term, self.teaching_term = f"{self.term}[{pooling}]", f"pooled[{pooling}]"
 
     @classmethod
@@ -104,12 +133,6 @@ class Embedding(Kind):
             )
         texts = [{"text": self.sentence.prompt + example["text"]} for example in split]
         return text_features(Split(texts, split.origins), processor, max_length, label=False)
-
-    def take(
-        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
-    ) -> tuple[Split, Features, Any] | None:
-        """None: an item that is there twice would be its own neighbour."""
-        return None
 
     def decode(
         self, split: Split, features: Features, outputs: Arrays, labels: Sequence[str] | None, processor: Any
@@ -175,6 +198,7 @@ class Similarity(Embedding):
     """
 
     name = "similarity"
+    items_of_row = 2
     term = "ranked-pairs"
     pipeline_tag = "sentence-similarity"
     metrics = ("spearman", "pearson")
@@ -212,13 +236,6 @@ class Similarity(Embedding):
         first, second = unit[: len(split)], unit[len(split) :]
         truth = np.array([example["label"] for example in split])
         return regression_metrics(truth, (first * second).sum(axis=1), metrics)
-
-    def take(
-        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
-    ) -> tuple[Split, Features, Any] | None:
-        """Some pairs."""
-        both = [*rows, *(row + len(split) for row in rows)]
-        return split.take(rows), features.take(both), np.asarray(predictions)[both]
 
 
 class ImageRetrieval(ImageKind, Embedding):

@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias
 
-import numpy as np
-
 from slimformer.errors import DataError
 from slimformer.tasks.columns import Columns, check_columns, first_present, given_columns, guess_text, label_names
 from slimformer.tasks.features import Collator, Features, padding_collator
+from slimformer.tasks.kinds.answers import CLASSES, Snippet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -79,8 +78,14 @@ class Kind(ABC):
     needs_decoder: ClassVar[bool] = False
     #: Whether the outputs are embeddings of the model without a head.
     embeds: ClassVar[bool] = False
+    #: Items of a row, the first of all rows before the second of any; 0 where a row does not count by itself.
+    items_of_row: ClassVar[int] = 1
     #: Axes of the inputs that may have any length, in order.
     axes: ClassVar[tuple[str, ...]] = ("batch", "length")
+    #: Outputs of a model that `outputs` reads.
+    reads: ClassVar[tuple[str, ...]] = ("logits",)
+    #: How an exported model is asked without slimformer.
+    snippet: Snippet = CLASSES
     #: Inputs that only serve the head's own loss.
     targets: ClassVar[tuple[str, ...]] = ("labels",)
     #: What a linear model on embeddings would predict; None where it could not.
@@ -248,14 +253,6 @@ class Kind(ABC):
     ) -> ClassScores | None:
         """What a model gets right label by label; None where there are no labels to tell apart."""
         return None
-
-    def take(
-        self, split: Split, features: Features, predictions: Any, rows: Sequence[int]
-    ) -> tuple[Split, Features, Any] | None:
-        """Some rows with their outputs, each as often as it is named; None where a row does not count by itself."""
-        if len(features) != len(split):
-            return None
-        return split.take(rows), features.take(rows), np.asarray(predictions)[rows]
 
     # From requests to answers.
 

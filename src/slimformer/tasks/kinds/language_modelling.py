@@ -11,7 +11,7 @@ from slimformer.errors import DataError
 from slimformer.models import IGNORED
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, counted_tokens, padding_collator
-from slimformer.tasks.kinds.answers import likeliest
+from slimformer.tasks.kinds.answers import Snippet, likeliest
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import check_length, need_fast, text_of, texts_in
 from slimformer.tasks.masking import TokenMasking
@@ -57,6 +57,7 @@ class LanguageModelling(Kind):
     head = "AutoModelForCausalLM"
     metrics: ClassVar[tuple[str, ...]] = ("perplexity", "loss", "accuracy")
     labelled = False
+    snippet = Snippet(('print([[tokenizer.id_to_token(i) for i in row] for row in outputs["logits"].argmax(-1)])',))
     in_order = True
     pretraining = True
     max_length = 256

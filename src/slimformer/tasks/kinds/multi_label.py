@@ -9,7 +9,7 @@ import numpy as np
 from slimformer.errors import DataError
 from slimformer.tasks.columns import LABELS, Columns, guess_one, label_text
 from slimformer.tasks.features import Features
-from slimformer.tasks.kinds.answers import label_of, scored_line, sigmoid
+from slimformer.tasks.kinds.answers import Snippet, label_of, scored_line, sigmoid
 from slimformer.tasks.kinds.kind import MULTI_LABEL, Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import ClassScores, multi_label_metrics, score_labels
@@ -40,6 +40,9 @@ class MultiLabel(Kind):
 
     name = "multi-label"
     head = "AutoModelForSequenceClassification"
+    snippet = Snippet(
+        ('print([[label for label, x in zip(about["labels"], row) if x >= 0] for row in outputs["logits"]])',)
+    )
     pipeline_tag = "text-classification"
     metrics = ("f1_micro", "f1_macro", "accuracy", "lrap")
     exclusive = False

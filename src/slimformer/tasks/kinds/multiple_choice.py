@@ -12,7 +12,7 @@ from slimformer.errors import DataError
 from slimformer.tasks.columns import ANSWERS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, padding_collator
-from slimformer.tasks.kinds.answers import softmax
+from slimformer.tasks.kinds.answers import Snippet, softmax
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import IncompleteRowError, check_length, text_of
 from slimformer.tasks.metrics import classification_metrics
@@ -38,6 +38,9 @@ class MultipleChoice(Kind):
 
     name = "multiple-choice"
     head = "AutoModelForMultipleChoice"
+    snippet = Snippet(
+        ('print(outputs["logits"].argmax(-1))',), '[("a fine film", "good"), ("a fine film", "bad")]', axis="[None]"
+    )
     pipeline_tag = "multiple-choice"
     metrics = ("accuracy",)
     labelled = False

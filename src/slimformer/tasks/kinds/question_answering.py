@@ -11,6 +11,7 @@ import numpy as np
 from slimformer.errors import DataError, describe
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, padding_collator
+from slimformer.tasks.kinds.answers import Snippet
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import check_length, need_fast, text_of
 from slimformer.tasks.metrics import answer_f1, chosen, exact_match
@@ -66,7 +67,18 @@ class QuestionAnswering(Kind):
     """
 
     name = "question-answering"
+    items_of_row = 0  # a question may have several windows
     head = "AutoModelForQuestionAnswering"
+    reads = ("start_logits", "end_logits")
+    snippet = Snippet(
+        (
+            "inside = [part == 1 for part in batch[0].sequence_ids]",
+            'start = np.where(inside, outputs["start_logits"][0], -np.inf).argmax()',
+            'end = np.where(inside, outputs["end_logits"][0], -np.inf)[start:].argmax() + start',
+            "print(context[batch[0].offsets[start][0] : batch[0].offsets[end][1]])",
+        ),
+        '[("which film", context := "a fine film it was")]',
+    )
     pipeline_tag = "question-answering"
     metrics = ("f1", "exact_match")
     labelled = False

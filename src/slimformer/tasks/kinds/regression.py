@@ -9,6 +9,7 @@ import numpy as np
 
 from slimformer.errors import DataError, describe
 from slimformer.tasks.columns import SCORES, Columns, guess_one
+from slimformer.tasks.kinds.answers import Snippet
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import text_features, texts_in, texts_of
 from slimformer.tasks.metrics import regression_metrics
@@ -53,6 +54,7 @@ class Regression(Kind):
 
     name: ClassVar[str] = "regression"
     head = "AutoModelForSequenceClassification"
+    snippet = Snippet(('print(outputs["logits"][:, 0])',))
     pipeline_tag = "text-classification"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "mean_squared_error")
     labelled = False

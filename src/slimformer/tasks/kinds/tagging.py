@@ -12,7 +12,7 @@ from slimformer.models import IGNORED
 from slimformer.tasks.columns import TAGS, TOKENS, Columns, guess_one, label_text
 from slimformer.tasks.encoding import TextEncoder
 from slimformer.tasks.features import Features, PaddingCollator, counted_tokens, padding_collator
-from slimformer.tasks.kinds.answers import label_of
+from slimformer.tasks.kinds.answers import Snippet, label_of
 from slimformer.tasks.kinds.kind import Answer, Arrays, Kind, Rename
 from slimformer.tasks.kinds.texts import check_length, need_fast
 from slimformer.tasks.metrics import tagging_metrics
@@ -34,6 +34,12 @@ class Tagging(Kind):
 
     name = "tagging"
     head = "AutoModelForTokenClassification"
+    snippet = Snippet(
+        (
+            'tags = [[about["labels"][i] for i in row] for row in outputs["logits"].argmax(-1)]',
+            "print([list(zip(each.tokens, row)) for each, row in zip(batch, tags)])",
+        )
+    )
     pipeline_tag = "token-classification"
     metrics = ("f1", "precision", "recall", "accuracy")
     readers: ClassVar[Mapping[str, ReaderName]] = {".txt": "conll", ".tsv": "conll"}

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from slimformer import artifact
 from slimformer.artifact.storage.mask import assemble
 from slimformer.errors import ArtifactError, ConfigError
-from slimformer.inference.door import is_artifact
+from slimformer.inference.source import is_artifact
 from slimformer.methods.mask.measuring import Measure
 from slimformer.report import Figure, Finding, Series, curves
 from slimformer.tasks.options import TaskOptions

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from slimformer import artifact, models
-from slimformer.inference.door import is_artifact
+from slimformer.inference.source import is_artifact
 from slimformer.methods.mask.measuring import Measure
 from slimformer.report import Figure, Finding, clouds
 from slimformer.tasks.options import TaskOptions

@@ -1,0 +1,1 @@
+"""What computes besides PyTorch; nothing here knows of tasks, artifacts or Transformers."""
