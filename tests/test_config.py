@@ -12,7 +12,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from pydantic import Field
 
-from slimformer.config import Config
+from slimformer.config import Bytes, Config, parse_bytes, parse_count
 from slimformer.errors import ConfigError
 from slimformer.methods.finetune import FinetuneConfig
 from slimformer.registry import METHODS
@@ -219,3 +219,63 @@ def test_a_path_that_is_not_utf8_is_refused_because_it_could_not_be_recorded():
 def test_true_and_false_are_neither_numbers_nor_text(key):
     with pytest.raises(ConfigError, match=f"`{key}` is `True`; give a number or a text"):
         FinetuneConfig.make({key: True})
+
+
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+
+
+@given(st.integers(1, 10**6), st.integers(0, 999), st.sampled_from(list(UNITS)), st.sampled_from(["", " ", "  "]))
+def test_a_size_with_a_unit_is_that_many_times_its_unit(whole, thousandths, unit, space):
+    size = (1000 * whole + thousandths) * UNITS[unit] // 1000
+    written = f"{whole}.{thousandths:03d}{space}{unit}"
+    assert parse_count(written) == parse_bytes(written) == parse_bytes(f"{written}B") == size
+    assert parse_bytes(f"{written}b".upper()) == parse_bytes(f"{written}b".lower()) == size
+    if unit:
+        power = "kMG".index(unit) + 1
+        assert parse_bytes(f"{written}iB") == (1000 * whole + thousandths) * 1024**power // 1000
+
+
+@given(st.integers(1, 2**60))
+def test_plain_numbers_are_sizes_as_they_are(size):
+    assert parse_count(size) == parse_count(str(size)) == parse_bytes(f"{size:_}") == parse_bytes(f" {size} ") == size
+
+
+@given(st.one_of(st.text(), st.floats(), st.booleans(), st.integers(), st.lists(st.integers())))
+def test_what_is_no_size_is_a_value_error_and_nothing_else(value):
+    for parse in (parse_bytes, parse_count):
+        try:
+            size = parse(value)
+        except ValueError as error:
+            message = str(error)
+        else:
+            message = f"give a size {size}" if 1 <= size <= 2**60 else f"no such size: {size}"
+        assert message.startswith("give a size ")
+
+
+def test_a_billion_parameters_are_no_bytes():
+    assert parse_count("7B") == 7 * 10**9
+    assert parse_bytes("7B") == 7
+    assert parse_bytes("0.9kB") == 900
+
+
+class Budgeted(Config):
+    """A setting that is a size."""
+
+    most: Bytes | None = Field(None, description="Bytes.")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("10 XB", "`most` is `10 XB`: give a size such as `10MB`"),
+        ("-5MB", "`most` is `-5MB`: give a size such as"),
+        ("1e400", "give a size such as"),
+        (0, "`most` is `0`: give a size of 1 to 1152921504606846976"),
+        ("9" * 40, "give a size of 1 to"),
+        (True, "`most` is `True`; give a number"),
+    ],
+)
+def test_a_setting_that_is_no_size_is_refused(value, message):
+    with pytest.raises(ConfigError, match=message):
+        Budgeted.make({"most": value})
+    assert Budgeted.make({"most": "9.5 MiB"}).most == 9_961_472

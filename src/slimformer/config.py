@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+from decimal import Decimal
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from slimformer.errors import ConfigError, UsageError, describe, visible
 from slimformer.files import HALF, START, as_path, conversion, read_limited, texts_in, why_no_text
@@ -61,6 +63,42 @@ Temperature = Annotated[float, Field(gt=0), AfterValidator(_check_temperature)]
 Share = Annotated[float, Field(gt=0, lt=1), AfterValidator(_check_share)]
 #: Passes over data.
 Epochs = Annotated[float, Field(gt=0, le=1e6)]
+#: What a count or a number of bytes may end with, in lower case, and how many that is.
+_THOUSANDS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_COUNTS = {**_THOUSANDS, "b": 10**9}  # a billion, as in a model of 7B
+_BYTES = {f"{unit}{end}": count for unit, count in _THOUSANDS.items() for end in ("", "b")}
+_BYTES |= {f"{unit}ib": 2 ** (10 * power) for power, unit in enumerate("kmgt", start=1)}
+#: No model is as large as that, and what is computed with it still fits into 64 bits.
+_MOST_SIZE = 2**60
+
+
+def _parse_size(value: Any, units: Mapping[str, int], example: str) -> int | None:
+    """A size as a number, from a number or from a text with a unit; parts of one are left out."""
+    if value is None:
+        return None
+    text = f"{value:f}" if isinstance(value, float) else str(value).strip()
+    written = re.fullmatch(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)", text)
+    if written is None or isinstance(value, bool) or written[2].lower() not in units:
+        raise ValueError(f"give a size such as {example}")
+    size = Decimal(written[1].replace("_", "")) * units[written[2].lower()]
+    if not 1 <= size <= _MOST_SIZE:
+        raise ValueError(f"give a size of 1 to {_MOST_SIZE}, such as {example}")
+    return int(size)
+
+
+def parse_bytes(value: Any) -> int | None:
+    """A number of bytes: `10MB` is ten million, `9.5 MiB` counts in powers of 1024; else a `ValueError`."""
+    return _parse_size(value, _BYTES, "`10MB`, `9.5MiB` or `10000000`")
+
+
+def parse_count(value: Any) -> int | None:
+    """A number of parameters: `2.5M`, `250k`, `7B` or plain digits; else a `ValueError`."""
+    return _parse_size(value, _COUNTS, "`2.5M`, `250k` or `2500000`")
+
+
+#: A budget of bytes, and one of whatever else is counted, such as parameters.
+Bytes = Annotated[int, BeforeValidator(parse_bytes)]
+Count = Annotated[int, BeforeValidator(parse_count)]
 #: More threads than that help on no machine that has fewer cores.
 _MOST_THREADS = 64
 #: Settings take a few hundred bytes; more than so many, and more values than so many, are no settings.

@@ -160,6 +160,12 @@ def test_a_file_keeps_to_the_budget_and_no_block_could_grow(bert, what, tmp_path
             assert costs.total(larger) > limit
 
 
+def test_a_budget_may_be_a_text(bert, tmp_path):
+    small = extract(bert, tmp_path / "out", max_bytes="100kB")
+    assert extract(bert, tmp_path / "same", max_bytes=100_000).allocation == small.allocation
+    assert small.bytes <= 100_000
+
+
 def grown(elastic, allocation: Allocation):
     """Every allocation in which one block is one size larger."""
     steps = [None, *elastic.sizes]
@@ -180,7 +186,9 @@ def test_metrics_of_a_size_go_with_it(tmp_path):
     [
         ({}, UsageError, "nothing says which size; give one of `--allocation`, `--max-params`"),
         ({"allocation": "S", "max_bytes": 9}, UsageError, "`--allocation` and `--max-bytes` were given"),
-        ({"max_params": 0}, UsageError, "`--max-params` is `0`; give a number above 0"),
+        ({"max_params": 0}, UsageError, "`--max-params` is `0`; give a size of 1 to .*, such as `2.5M`"),
+        ({"max_bytes": "ten MB"}, UsageError, "`--max-bytes` is `ten MB`; give a size such as `10MB`, `9.5MiB`"),
+        ({"max_latency": 0}, UsageError, "`--max-latency` is `0`; give a number above 0"),
         ({"max_params": 10}, SizeError, "no size keeps to 10 parameters"),
         ({"allocation": "S,S"}, SizeError, "names 2 blocks, and the model has 3"),
         ({"allocation": "0,0,0"}, SizeError, "skips every block"),

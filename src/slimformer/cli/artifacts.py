@@ -93,9 +93,9 @@ def extract_size(
     out: str | None = None,
     publish: str | None = None,
     allocation: str | None = None,
-    max_params: int | None = None,
-    max_bytes: int | None = None,
-    max_flops: int | None = None,
+    max_params: str | None = None,
+    max_bytes: str | None = None,
+    max_flops: str | None = None,
     max_latency: float | None = None,
     length: int | None = None,
     order: Literal["increasing", "decreasing", "increase-decrease", "decrease-increase"] = "increasing",
@@ -114,8 +114,8 @@ def extract_size(
         publish: A name for the allocation, which the elastic model keeps beside its sizes: `--size NAME` means it from
             then on. With `--data` it is measured too.
         allocation: A size such as `M` or 0.25, or one for each block joined by commas, 0 for a block that is skipped.
-        max_params: In place of it, the most weights that the file may hold.
-        max_bytes: Or the most bytes that its weights may take.
+        max_params: In place of it, the most weights that the file may hold, such as 15M.
+        max_bytes: Or the most bytes that its weights may take, such as 60MB or 57MiB.
         max_flops: Or the most FLOPs of one text of `--length` tokens, or of one image.
         max_latency: Or the most milliseconds it may take here, by the time of each block at each size.
         length: Tokens of that text; by default 128, or as many as the model takes.

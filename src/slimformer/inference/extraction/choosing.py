@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.errors import SizeError, UsageError
+from slimformer.config import parse_bytes, parse_count
+from slimformer.errors import SizeError, UsageError, describe
 from slimformer.inference.door import look_up
 from slimformer.inference.extraction.calibration import calibration_loss
 from slimformer.sizes import ORDERS, Budget, Costs, Elastic, allocate, measure_latency, measure_sensitivity
@@ -29,6 +30,8 @@ LIMITS: dict[str, Measure] = {
     "max_flops": "flops",
     "max_latency": "milliseconds",
 }
+#: How a limit that may be a text such as `10MB` or `2.5M` is read.
+SIZES = {"max_params": parse_count, "max_bytes": parse_bytes, "max_flops": parse_count}
 #: Tokens of the text whose FLOPs are counted or whose time is taken.
 LENGTH = 128
 
@@ -39,8 +42,8 @@ class Choice:
 
     Args:
         allocation: A size by name or share, or one for each block, 0 for a block that is skipped.
-        max_params: In place of it, the most weights that the file may hold.
-        max_bytes: Or the most bytes that its weights may take.
+        max_params: In place of it, the most weights that the file may hold, as a number or a text such as `2.5M`.
+        max_bytes: Or the most bytes that its weights may take, such as `10MB` or `9.5MiB`.
         max_flops: Or the most FLOPs that one text of `length` tokens, or one image, may take.
         max_latency: Or the most milliseconds that it may take here, by the time of each block at each size.
         length: Tokens of that text; 128 by default, or as many as the model takes.
@@ -49,15 +52,21 @@ class Choice:
     """
 
     allocation: Sized | None = None
-    max_params: float | None = None
-    max_bytes: float | None = None
-    max_flops: float | None = None
+    max_params: float | str | None = None
+    max_bytes: float | str | None = None
+    max_flops: float | str | None = None
     max_latency: float | None = None
     length: int | None = None
     order: Order = "increasing"
     calibration: TaskOptions | None = None
 
     def __post_init__(self) -> None:
+        for name, parse in SIZES.items():
+            try:
+                object.__setattr__(self, name, parse(getattr(self, name)))
+            except ValueError as error:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(f"`{flag}` is `{describe(getattr(self, name))}`; {error}") from None
         flags = {name: f"`--{name.replace('_', '-')}`" for name in ("allocation", *LIMITS)}
         named = [flag for name, flag in flags.items() if getattr(self, name) is not None]
         if len(named) != 1:
