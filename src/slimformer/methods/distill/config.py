@@ -1,4 +1,4 @@
-"""Settings of distillation; the defaults of training are the paper's (arXiv 2012.15828)."""
+"""Settings of distillation; how long to train by default is one of several presets, among them the paper's."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ from slimformer.train.options import StepOptions
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
 Start = Literal["random", "truncate", "spaced"]
+Preset = Literal["laptop", "gpu", "paper"]
+#: How to train on which machine: about two hours on two cores for a small teacher, a night on one GPU, and what the
+#: paper did on many (arXiv 2012.15828, section 4.1). Longer lengths than the models take become theirs.
+PRESETS: dict[Preset, dict[str, Any]] = {
+    "laptop": {"max_steps": 5_000, "batch_size": 32, "max_length": 128, "lr": 1e-3, "warmup": 0.05},
+    "gpu": {"max_steps": 100_000, "batch_size": 256, "max_length": 128, "lr": 6e-4, "warmup": 0.01},
+    "paper": {"max_steps": 400_000, "batch_size": 256, "max_length": 512, "lr": 6e-4, "warmup": 0.01},
+}
+#: What is trained with unless told otherwise: nobody should begin a run of months by leaving something out.
+PRESET: Preset = "laptop"
 #: Settings that tell how large a student is.
 SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
 #: Objectives whose one term has another name.
@@ -119,12 +129,36 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Ca
     )
     pooled_weight: PositiveNumber = Field(1.0, description="Weight of the sentence embeddings in the loss.")
     temperature: Temperature = Field(1.0, description="Temperature of soft labels.")
+    preset: Preset = Field(
+        PRESET, description="Steps, batch size, length, learning rate and warm-up, where these are not given by name."
+    )
     epochs: Epochs | None = Field(None, description="Passes over the corpus; `--max-steps` wins over it.")
-    max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
-    batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
-    lr: PositiveNumber = Field(6e-4, description="Peak learning rate.")
-    warmup: float = Field(0.01, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    max_steps: Positive | None = Field(
+        PRESETS[PRESET]["max_steps"], description="Optimizer steps to take; by default the preset's."
+    )
+    batch_size: Positive = Field(
+        PRESETS[PRESET]["batch_size"],
+        description="Examples per optimizer step, over all processes; by default the preset's.",
+    )
+    max_length: Positive | None = Field(
+        None, description="Tokens of an example; by default the preset's, or as many as the models take."
+    )
+    lr: PositiveNumber = Field(PRESETS[PRESET]["lr"], description="Peak learning rate; by default the preset's.")
+    warmup: float = Field(
+        PRESETS[PRESET]["warmup"],
+        ge=0,
+        lt=1,
+        description="Share of the steps over which the learning rate rises; by default the preset's.",
+    )
     report: str | None = Field(None, description="HTML file for loss curves, sizes and settings.")
+
+    @model_validator(mode="after")
+    def _take_preset(self) -> Self:
+        # What is taken from a preset counts as not given: a config file, or another preset, may still say otherwise.
+        for name, number in PRESETS[self.preset].items():
+            if name not in self.model_fields_set and name != "max_length":
+                self.__dict__[name] = number
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

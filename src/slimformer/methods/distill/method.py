@@ -141,12 +141,14 @@ class Distill(Method[DistillConfig]):
         return ()
 
     def start(self) -> str:
-        """Read both models and the corpus."""
+        """Read both models and the corpus, and say how much is going to be learned from."""
+        from slimformer.methods.distill.learning import describe_training
         from slimformer.methods.distill.setup import set_up
 
         check_task(self.config, cast("str", self.config.teacher), self.accepts)
         self.setup = set_up(self.config)
         self.processor = self.setup.processor
+        self.notes.append(describe_training(self.setup))
         return self.setup.corpus.digest()
 
     def train(self, folder: Path) -> Trained:
@@ -176,8 +178,8 @@ class Distill(Method[DistillConfig]):
         return {"metrics": {"corpus": metrics}, "sentence": self.setup.sentence if embeds else None}
 
     def found_out(self) -> dict[str, Any]:
-        """The block that was learned from."""
-        return {"chosen_layer": self.layer}
+        """The block that was learned from, and the tokens of an example."""
+        return {"chosen_layer": self.layer, "chosen_length": self.setup.length}
 
     def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> DistillResult:
         """What the caller gets."""

@@ -12,7 +12,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
-from slimformer.methods.distill.config import StudentShape
+from slimformer.methods.distill.config import PRESETS, StudentShape
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
@@ -42,8 +42,6 @@ def sentence_settings(config: DistillConfig) -> SentenceSettings:
     return replace(recorded, pooling=tuple(pooling.split("+"))) if pooling else recorded
 
 
-#: Tokens of an example in the paper.
-LENGTH = 512
 #: Attention heads of every student in the paper (arXiv 2012.15828, section 4.1), and the least width of one by default.
 HEADS, HEAD_WIDTH = 12, 16
 #: Tokens that mean something to a model, by the names tokenizers give them.
@@ -207,12 +205,13 @@ def _length(config: DistillConfig, teacher: PretrainedConfig, student: Pretraine
             raise ConfigError("`max_length` is for text, and the teacher sees images; leave it out")
         return None
     limits = [count for count in map(models.positions, (teacher, student)) if count is not None]
-    most = min(limits, default=LENGTH)
+    length: int = PRESETS[config.preset]["max_length"]
+    most = min(limits, default=length)
     if config.max_length is not None and limits and config.max_length > most:
         raise ConfigError(
             f"`max_length` is {config.max_length}, and the models take {most} tokens; give {most} or less"
         )
-    return config.max_length or min(LENGTH, most)
+    return config.max_length or min(length, most)
 
 
 def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedModel:
