@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config, Epochs, Positive, PositiveNumber, Temperature
+from slimformer.config import MOST, Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature
 from slimformer.corpus.options import StreamOptions
 from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.terms import read_terms, refuse_both
@@ -32,6 +32,8 @@ PRESETS: dict[Preset, dict[str, Any]] = {
 PRESET: Preset = "laptop"
 #: Settings that tell how large a student is.
 SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
+#: Settings that say how large a student may be at most → what they limit.
+BUDGETS = {"max_bytes": "bytes", "max_params": "parameters"}
 #: Objectives whose one term has another name.
 SHORTHANDS = {"hidden-states": "hidden", "soft-labels": "logits"}
 #: Names that stand for a block of the teacher.
@@ -80,6 +82,33 @@ class StudentShape(Shape):
     )
 
 
+class BudgetOptions(Config):
+    """What the student may cost at most; the largest shape that keeps to it is taken."""
+
+    max_bytes: Bytes | None = Field(
+        None,
+        description="The most bytes of the student's file, such as `10MB`; what is not given of its shape is chosen.",
+    )
+    max_params: Count | None = Field(None, description="Or the most parameters, such as `2.5M`.")
+    max_ms: PositiveNumber | None = Field(
+        None,
+        description="Or the most milliseconds for one text of `--max-length` tokens (128 by default), measured here.",
+    )
+    trim: bool = Field(
+        False,
+        description="Drop the word pieces that the corpus does not use, as `slimformer trim` does, from teacher and "
+        "student.",
+    )
+    keep: int | None = Field(
+        None, ge=1, le=MOST, description="Pieces that `--trim` keeps; by default as many as `slimformer trim` does."
+    )
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a shape is to be chosen."""
+        return any(each is not None for each in (self.max_bytes, self.max_params, self.max_ms))
+
+
 class TeacherOptions(Config):
     """Who teaches and where the result goes."""
 
@@ -89,7 +118,7 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, CacheOptions, ThenOptions):
+class DistillConfig(StepOptions, StreamOptions, StudentShape, BudgetOptions, TeacherOptions, CacheOptions, ThenOptions):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(
@@ -177,20 +206,28 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Ca
             raise ValueError(
                 f"`relation_weights` {what}, so nothing would be learned; give 0 or more, one of them above"
             )
+        if self.terms is not None:
+            refuse_both(self, "objective", "pooled", "pooled_weight")
+        return self
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
         if self.student is not None:
-            given = [name for name in StudentShape.model_fields if name in self.model_fields_set]
+            shaping = [*StudentShape.model_fields, *BudgetOptions.model_fields]
+            given = [name for name in shaping if name in self.model_fields_set]
             if given:
                 raise ValueError(
                     f"`student` is a checkpoint with a shape of its own; leave out `{given[0]}` or `student`"
                 )
-        if self.terms is not None:
-            refuse_both(self, "objective", "pooled", "pooled_weight")
+        if self.max_ms is not None and self.lr_grid is not None:
+            raise ValueError("`max_ms` would be measured anew for each rate of `lr_grid`; keep one of them")
         return self
 
     @model_validator(mode="after")
     def _settings_have_effect(self) -> Self:
         learned = {term.name for term in self.learned}
         idle = {
+            "keep": (not self.trim, "`trim`"),
             "probe_steps": (self.teacher_layer != "auto", "`teacher_layer` `auto`"),
             "pooled_weight": (self.pooled is None and self.terms is None, "`pooled`"),
             "temperature": ("logits" not in learned, "`objective` `soft-labels`"),

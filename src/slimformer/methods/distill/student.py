@@ -153,7 +153,7 @@ def _copy_block(source: Block, target: Block) -> None:
 def _named_norms(block: Block) -> dict[str, Tensor]:
     """Weights of a block, its norms by names that families share."""
     names = {block.family.attention_norm: "attention_norm", block.family.ffn_norm: "ffn_norm"}
-    weights = {}
+    weights: dict[str, Tensor] = {}
     for name, parameter in block.module.named_parameters():
         module, _, kind = name.rpartition(".")
         weights[f"{names.get(module, module)}.{kind}"] = parameter
