@@ -144,8 +144,8 @@ def _real_length(config: DistillConfig, result: DistillResult) -> int:
     assert config.corpus is not None
     corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
     extent = corpus.estimate(result.processor)
-    length = round(extent.tokens / max(extent.documents, 1)) + result.processor.num_special_tokens_to_add()
-    most = models.positions(result.model.config) or length
+    length = round(extent.tokens / max(extent.documents, 1)) + int(result.processor.num_special_tokens_to_add())
+    most: int = models.positions(result.model.config) or length
     return max(1, min(length, most, config.max_length or most))
 
 

@@ -76,8 +76,8 @@ class Proposal:
         words = "" if self.vocabulary is None else f", vocabulary {self.vocabulary:,}"
         time = "" if self.milliseconds is None else f", {self.milliseconds:.2f} ms"
         return (
-            f"student: layers {shape.layers}, hidden {shape.hidden}, heads {shape.heads}, ffn {shape.ffn}{embedding}{words}: "
-            f"{self.parameters:,} parameters, {self.bytes:,} bytes{time}"
+            f"student: layers {shape.layers}, hidden {shape.hidden}, heads {shape.heads}, ffn {shape.ffn}"
+            f"{embedding}{words}: {self.parameters:,} parameters, {self.bytes:,} bytes{time}"
         )
 
 

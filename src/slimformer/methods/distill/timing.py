@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from slimformer.artifact.staging import write_file
 from slimformer.errors import ConfigError, TrainingError
-from slimformer.files import JsonError, parse_json, write_file
+from slimformer.files import JsonError, parse_json
 from slimformer.inference.bench import random_inputs
 from slimformer.methods.distill.shaping import Proposal, too_small
 from slimformer.methods.distill.student import build_student
@@ -122,6 +123,6 @@ def keep_shape(setup: Setup, folder: Path) -> Setup:
         return setup
     try:
         proposal = Proposal.read(parse_json(note.read_bytes()))
-    except (OSError, JsonError, TypeError, KeyError, ConfigError) as error:
+    except (OSError, JsonError, AttributeError, TypeError, KeyError, ConfigError) as error:
         raise TrainingError(f"`{note}` cannot be read: {error}; start the run anew") from error
     return replace(setup, proposal=proposal, shape=proposal.shape)
