@@ -25,13 +25,13 @@ BERT = Family(
     head_totals=("all_head_size",),
     factorised="electra",
 )
-ROBERTA = replace(BERT, name="roberta", factorised=None, positions_after_padding=True)
+ROBERTA = replace(BERT, name="roberta", positions_after_padding=True)
 XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta")
 ELECTRA = replace(BERT, name="electra", embeddings=("embeddings", "embeddings_project"), pooler=None)
 DEBERTA_V2 = replace(
     BERT,
     name="deberta-v2",
-    factorised=None,
+    factorised="deberta-v2",
     query="attention.self.query_proj",
     key="attention.self.key_proj",
     value="attention.self.value_proj",
@@ -70,6 +70,7 @@ DISTILBERT = Family(
     word_embedding="embeddings.word_embeddings",
     head_counts=("n_heads",),
     ffn_size="hidden_dim",
+    factorised="electra",
 )
 #: The encoder of a T5, as `T5EncoderModel` has it and heads around that.
 T5 = Family(

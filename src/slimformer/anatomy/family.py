@@ -73,7 +73,8 @@ class Family:
         ffn_size: Config attribute that holds the number of feed-forward neurons.
         positions_after_padding: Whether positions are numbered from the one after the padding token's, so that there
             are fewer than the table holds.
-        factorised: Family of the same blocks whose embeddings may be narrower than the hidden states, if any.
+        factorised: Family of the same blocks whose config has an `embedding_size`, so that embeddings may be narrower
+            than the hidden states, if any; its own name where that is the family itself.
         gated: The entry for models whose config says `is_gated_act`, where a family has both kinds of blocks.
         beyond: A module of base models that this entry does not describe, such as a decoder; they are refused.
         bare: The class of Transformers that opens a checkpoint without a head.

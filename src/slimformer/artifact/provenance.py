@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
 import shlex
 from collections.abc import Iterable, Mapping
@@ -67,6 +68,23 @@ def count(model: nn.Module) -> int:
 def size(tensors: Mapping[str, Tensor]) -> int:
     """Count the bytes the weights take in a file."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def file_size(tensors: Mapping[str, Tensor]) -> int:
+    """Count the bytes of the safetensors file that `save_pretrained` makes of tensors; these may be on the meta device.
+
+    A file is eight bytes, a header of JSON padded to a multiple of eight, and the weights, wide types first.
+    """
+    from safetensors.torch import _TYPES
+
+    names = {kind: name for name, kind in _TYPES.items()}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].element_size(), item[0])):
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": names[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    written = len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
+    return 8 + -(-written // 8) * 8 + end
 
 
 def _untied(model: nn.Module) -> dict[str, Tensor]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from slimformer.corpus.examples import Encoder
 from slimformer.corpus.source import Outlive, refuse
 from slimformer.tasks.splits import Split
 
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 BUFFER = 2**24
 #: One document in so many is held out of a corpus, and of one with fewer bytes than that.
 HELD_OUT, SMALL_HELD_OUT, SMALL = 100, 10, 2**22
+
+
+#: Bytes of text that an estimate looks at.
+SAMPLE = 2**18
+
+
+class Extent(NamedTuple):
+    """How much a corpus holds."""
+
+    documents: float
+    tokens: float
 
 
 class Corpus:
@@ -68,6 +80,24 @@ class Corpus:
         """
         for _ in self.documents(refuse):
             pass
+
+    def estimate(self, tokenizer: PreTrainedTokenizerBase) -> Extent:
+        """About how much it holds, by its first documents; exact where these are all.
+
+        Args:
+            tokenizer: A fast tokenizer.
+        """
+        sample: list[str] = []
+        size = 0
+        share = 1.0
+        for document in self.documents():
+            if size >= SAMPLE:
+                share = min(1.0, size / max(int(self.sizes.sum()), 1))
+                break
+            sample.append(document)
+            size += len(document.encode()) + 1  # the end of its line
+        tokens = sum(len(ids) for ids, _ in Encoder(tokenizer).encode(sample))
+        return Extent(len(sample) / share, tokens / share)
 
     def digest(self) -> str:
         """A hash that changes when the files do: of their names, sizes and both ends of each."""

@@ -56,18 +56,19 @@ def open_cache(config: CacheOptions, terms: Iterable[Weighted], teacher: Callabl
     )
 
 
-def example_length(length: int | None, *limits: int | None) -> int:
-    """Tokens of an example: as told, else 512, or as many as all that read it take.
+def example_length(length: int | None, *limits: int | None, default: int = LENGTH) -> int:
+    """Tokens of an example: as told, else the default, or as many as all that read it take.
 
     Args:
         length: The setting.
         limits: How many tokens each model or tokenizer takes; None where that is any number.
+        default: What is taken where nothing is told.
     """
     known = [limit for limit in limits if limit is not None]
     if length is not None and known and length > min(known):
         most = min(known)
         raise ConfigError(f"`max_length` is {length}, and the model takes {most} tokens; give {most} or less")
-    return length or min([LENGTH, *known])
+    return length or min([default, *known])
 
 
 def training_options(config: Any, passes: float | None, epoch_size: Callable[[], int]) -> TrainingOptions:

@@ -67,6 +67,8 @@ def resize(config: PretrainedConfig, shape: Shape) -> PretrainedConfig:
         resized.head_dim = config.head_dim * hidden * config.num_attention_heads // (heads * config.hidden_size)
     if isinstance(getattr(config, "layer_types", None), list):
         resized.layer_types = [config.layer_types[index % len(config.layer_types)] for index in range(layers)]
+    if getattr(config, "pooler_hidden_size", None) == config.hidden_size:
+        resized.pooler_hidden_size = hidden
     resized.hidden_size, resized.num_attention_heads, resized.num_hidden_layers = hidden, heads, layers
     setattr(resized, family.ffn_size, shape.ffn or max(1, old_ffn * hidden // config.hidden_size))
     resized.architectures = None

@@ -292,7 +292,7 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
     out, training = tmp_path / "out", tmp_path / "out.training"
     assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
     run(*command, "--out", out).refused("an unfinished run lies in")
-    run(*command, "--out", out, "--resume", "--lr", 1e-3).refused("had `--lr` = `0.0006`")
+    run(*command, "--out", out, "--resume", "--lr", 2e-3).refused("had `--lr` = `0.001`")
     text.write_text("the film was bad\n" * 50)
     run(*command, "--out", out, "--resume").refused("the data of the run in", "changed since it began")
     text.write_text((place / "text.txt").read_text())

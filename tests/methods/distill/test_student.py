@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+import transformers as hf
 from transformers import AutoModel
 
 from slimformer import Anatomy, models
@@ -14,6 +15,7 @@ from slimformer.errors import ConfigError
 from slimformer.methods.distill import StudentShape
 from slimformer.methods.distill.student import build_student, source_blocks
 from tests import zoo
+from tests.parameters import slow
 
 SMALL = {"layers": 2, "hidden": 24, "heads": 4}
 
@@ -83,6 +85,62 @@ def test_factorised_embeddings_make_a_model_anyone_can_load(tmp_path):
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "16"
     )
+
+
+#: Families whose students may have factorised embeddings, and what their classes begin with.
+FACTORISED = {
+    "bert": "Bert",
+    "roberta": "Roberta",
+    "xlm-roberta": "XLMRoberta",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "deberta-v2": "DebertaV2",
+}
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+
+
+@pytest.mark.parametrize("head", slow(HEADS, but=["MaskedLM"]))
+@pytest.mark.parametrize("family", FACTORISED)
+def test_factorised_embeddings_under_every_head(family, head, tmp_path):
+    teacher = getattr(hf, f"{FACTORISED[family]}For{head}")(
+        zoo.CONFIGS[family](num_labels=2 if head == "QuestionAnswering" else 3)
+    )
+    shape = StudentShape(**SMALL, embedding=8, start="spaced")
+    student = build_student(zoo.enliven(teacher), shape)
+    old, new = Anatomy.of(teacher), Anatomy.of(student)
+    assert type(student).__name__.endswith(f"For{head}")
+    assert student.config.id2label == teacher.config.id2label
+    assert (len(new.blocks), new.hidden, new.word_embedding.shape) == (2, 24, (99, 8))
+    assert models.positions(student.config) == models.positions(teacher.config)
+    assert torch.equal(new.word_embedding.weight, old.word_embedding.weight[:, :8])
+    assert torch.equal(new.blocks[-1].ffn_norm.weight, old.blocks[-1].ffn_norm.weight[:24])
+    inputs = zoo.inputs_for(family)
+    if head == "MultipleChoice":
+        inputs = {name: each[:, None] for name, each in inputs.items()}
+    student.save_pretrained(tmp_path)
+    again = type(student).from_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(again.eval()(**inputs)[0], student.eval()(**inputs)[0])
+
+
+def test_positions_after_padding_are_those_of_the_same_tokens():
+    teacher = zoo.build("roberta")
+    student = build_student(teacher, StudentShape(layers=1, embedding=8, start="truncate"))
+    table = "embeddings.position_embeddings"
+    rows = teacher.get_submodule(table).weight[2:, :8]  # the padding token is 1
+    assert torch.equal(student.get_submodule(table).weight, rows)
+
+
+def test_a_head_that_the_other_family_lacks_is_refused():
+    teacher = hf.BertForNextSentencePrediction(zoo.CONFIGS["bert"]())
+    with pytest.raises(ConfigError, match="no `BertForNextSentencePrediction` with factorised embeddings"):
+        build_student(teacher, StudentShape(embedding=8))
+
+
+@pytest.mark.parametrize("family", sorted(set(zoo.FAMILIES) - FACTORISED.keys()))
+def test_other_families_have_no_factorised_embeddings(family):
+    with pytest.raises(ConfigError, match=f"`{family}` has no factorised embeddings in Transformers; leave"):
+        build_student(zoo.build(family), StudentShape(embedding=8))
 
 
 @pytest.mark.parametrize(

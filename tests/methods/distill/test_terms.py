@@ -110,6 +110,28 @@ def test_soft_labels_of_a_masked_language_model_need_a_mask_token(place, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("terms", "model"),
+    [
+        ("relations, mlm", hf.BertModel),
+        ("logits", hf.BertForMaskedLM),
+        ("relations, logits:0.5", hf.RobertaForSequenceClassification),
+        ("hidden[embeddings,0], pooled[mean]", hf.DistilBertModel),
+        ("minilm-v1", hf.DebertaV2Model),
+    ],
+)
+def test_every_objective_with_factorised_embeddings(place, tmp_path, terms, model):  # noqa: F811
+    config = zoo.CONFIGS[model.config_class.model_type](pad_token_id=0)
+    torch.manual_seed(0)
+    teacher = headed(tmp_path / "teacher", zoo.enliven(model(config)))
+    settings = {"terms": terms, "embedding": 8, "max_steps": 20, "lr": 1e-2}
+    result = distill(place, teacher=teacher, **settings, out=tmp_path / "out")
+    assert Anatomy.of(result.model).word_embedding.shape == (99, 8)
+    assert learned(result) > 0.02
+    assert artifact.verify(tmp_path / "out").max_difference == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_decoders_learn_the_next_token(place, tmp_path, family):  # noqa: F811
     teacher = headed(tmp_path / "teacher", zoo.build(family))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__, models
+from slimformer.corpus import open_corpus
 from slimformer.inference.bench import bench
 from slimformer.methods.distill.method import Distill, DistillResult
 from slimformer.methods.distill.setup import set_up
@@ -92,7 +93,7 @@ def ablate_relations(config: DistillConfig, relations: Sequence[tuple[str, ...]]
     return _sweep(config, "relations", relations)
 
 
-def compare_sizes(models: dict[str, str | Path], batch: int = 8, length: int = 128, seconds: float = 2.0) -> Table:
+def compare_sizes(models: dict[str, str | Path], batch: int = 1, length: int = 128, seconds: float = 2.0) -> Table:
     """Parameters, bytes and speed-up over the first model (Table 1).
 
     Args:
@@ -113,7 +114,7 @@ def compare_sizes(models: dict[str, str | Path], batch: int = 8, length: int = 1
         ]
         for name, cost in measured.items()
     ]
-    note = f"Median of {batch} texts of {length} tokens."
+    note = f"Median of {'one text' if batch == 1 else f'{batch} texts'} of {length} tokens."
     return Table("Size and speed", ["model", "parameters", "file", "latency", "speed-up"], rows, note)
 
 
@@ -136,6 +137,18 @@ def _sweep(config: DistillConfig, setting: str, values: Sequence[Any]) -> Sweep:
     return sweep
 
 
+def _real_length(config: DistillConfig, result: DistillResult) -> int:
+    """Tokens of a text of the corpus, special ones included, as it comes to a model that is served: alone."""
+    if models.sees_images(result.model.config):
+        return 1
+    assert config.corpus is not None
+    corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+    extent = corpus.estimate(result.processor)
+    length = round(extent.tokens / max(extent.documents, 1)) + int(result.processor.num_special_tokens_to_add())
+    most: int = models.positions(result.model.config) or length
+    return max(1, min(length, most, config.max_length or most))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
 
@@ -149,9 +162,8 @@ def write_report(config: DistillConfig, result: DistillResult) -> Path:
     assert config.report is not None
     blocks: list[Table | Figure | Facts] = []
     if result.folder is not None:
-        length = min(128, models.positions(result.model.config) or 128)
         compared: dict[str, str | Path] = {"teacher": config.teacher, "student": result.folder}
-        blocks.append(compare_sizes(compared, length=length, seconds=1.0))
+        blocks.append(compare_sizes(compared, length=_real_length(config, result), seconds=1.0))
     if any("loss" in entry for entry in result.log):
         blocks.append(loss_curves(result.log))
     if result.trials:

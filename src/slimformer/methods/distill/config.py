@@ -1,4 +1,4 @@
-"""Settings of distillation; the defaults of training are the paper's (arXiv 2012.15828)."""
+"""Settings of distillation; how long to train by default is one of several presets, among them the paper's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config, Epochs, Positive, PositiveNumber, Temperature
+from slimformer.config import MOST, Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature
 from slimformer.corpus.options import StreamOptions
 from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.terms import read_terms, refuse_both
@@ -20,8 +20,20 @@ from slimformer.train.options import StepOptions
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
 Pooling = Literal["recorded", "mean", "cls", "max", "lasttoken"]
 Start = Literal["random", "truncate", "spaced"]
+Preset = Literal["laptop", "gpu", "paper"]
+#: How to train on which machine: about two hours on two cores for a small teacher, a night on one GPU, and what the
+#: paper did on many (arXiv 2012.15828, section 4.1). Longer lengths than the models take become theirs.
+PRESETS: dict[Preset, dict[str, Any]] = {
+    "laptop": {"max_steps": 5_000, "batch_size": 32, "max_length": 128, "lr": 1e-3, "warmup": 0.05},
+    "gpu": {"max_steps": 100_000, "batch_size": 256, "max_length": 128, "lr": 6e-4, "warmup": 0.01},
+    "paper": {"max_steps": 400_000, "batch_size": 256, "max_length": 512, "lr": 6e-4, "warmup": 0.01},
+}
+#: What is trained with unless told otherwise: nobody should begin a run of months by leaving something out.
+PRESET: Preset = "laptop"
 #: Settings that tell how large a student is.
 SIZES = ("layers", "hidden", "heads", "ffn", "embedding")
+#: Settings that say how large a student may be at most → what they limit.
+BUDGETS = {"max_bytes": "bytes", "max_params": "parameters"}
 #: Objectives whose one term has another name.
 SHORTHANDS = {"hidden-states": "hidden", "soft-labels": "logits"}
 #: Names that stand for a block of the teacher.
@@ -70,6 +82,33 @@ class StudentShape(Shape):
     )
 
 
+class BudgetOptions(Config):
+    """What the student may cost at most; the largest shape that keeps to it is taken."""
+
+    max_bytes: Bytes | None = Field(
+        None,
+        description="The most bytes of the student's file, such as `10MB`; what is not given of its shape is chosen.",
+    )
+    max_params: Count | None = Field(None, description="Or the most parameters, such as `2.5M`.")
+    max_ms: PositiveNumber | None = Field(
+        None,
+        description="Or the most milliseconds for one text of `--max-length` tokens (128 by default), measured here.",
+    )
+    trim: bool = Field(
+        False,
+        description="Drop the word pieces that the corpus does not use, as `slimformer trim` does, from teacher and "
+        "student.",
+    )
+    keep: int | None = Field(
+        None, ge=1, le=MOST, description="Pieces that `--trim` keeps; by default as many as `slimformer trim` does."
+    )
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether a shape is to be chosen."""
+        return any(each is not None for each in (self.max_bytes, self.max_params, self.max_ms))
+
+
 class TeacherOptions(Config):
     """Who teaches and where the result goes."""
 
@@ -79,7 +118,7 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, CacheOptions, ThenOptions):
+class DistillConfig(StepOptions, StreamOptions, StudentShape, BudgetOptions, TeacherOptions, CacheOptions, ThenOptions):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(
@@ -119,12 +158,36 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Ca
     )
     pooled_weight: PositiveNumber = Field(1.0, description="Weight of the sentence embeddings in the loss.")
     temperature: Temperature = Field(1.0, description="Temperature of soft labels.")
+    preset: Preset = Field(
+        PRESET, description="Steps, batch size, length, learning rate and warm-up, where these are not given by name."
+    )
     epochs: Epochs | None = Field(None, description="Passes over the corpus; `--max-steps` wins over it.")
-    max_steps: Positive | None = Field(400_000, description="Optimizer steps to take.")
-    batch_size: Positive = Field(256, description="Examples per optimizer step, over all processes.")
-    lr: PositiveNumber = Field(6e-4, description="Peak learning rate.")
-    warmup: float = Field(0.01, ge=0, lt=1, description="Share of the steps over which the learning rate rises.")
+    max_steps: Positive | None = Field(
+        PRESETS[PRESET]["max_steps"], description="Optimizer steps to take; by default the preset's."
+    )
+    batch_size: Positive = Field(
+        PRESETS[PRESET]["batch_size"],
+        description="Examples per optimizer step, over all processes; by default the preset's.",
+    )
+    max_length: Positive | None = Field(
+        None, description="Tokens of an example; by default the preset's, or as many as the models take."
+    )
+    lr: PositiveNumber = Field(PRESETS[PRESET]["lr"], description="Peak learning rate; by default the preset's.")
+    warmup: float = Field(
+        PRESETS[PRESET]["warmup"],
+        ge=0,
+        lt=1,
+        description="Share of the steps over which the learning rate rises; by default the preset's.",
+    )
     report: str | None = Field(None, description="HTML file for loss curves, sizes and settings.")
+
+    @model_validator(mode="after")
+    def _take_preset(self) -> Self:
+        # What is taken from a preset counts as not given: a config file, or another preset, may still say otherwise.
+        for name, number in PRESETS[self.preset].items():
+            if name not in self.model_fields_set and name != "max_length":
+                self.__dict__[name] = number
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -143,20 +206,28 @@ class DistillConfig(StepOptions, StreamOptions, StudentShape, TeacherOptions, Ca
             raise ValueError(
                 f"`relation_weights` {what}, so nothing would be learned; give 0 or more, one of them above"
             )
+        if self.terms is not None:
+            refuse_both(self, "objective", "pooled", "pooled_weight")
+        return self
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
         if self.student is not None:
-            given = [name for name in StudentShape.model_fields if name in self.model_fields_set]
+            shaping = [*StudentShape.model_fields, *BudgetOptions.model_fields]
+            given = [name for name in shaping if name in self.model_fields_set]
             if given:
                 raise ValueError(
                     f"`student` is a checkpoint with a shape of its own; leave out `{given[0]}` or `student`"
                 )
-        if self.terms is not None:
-            refuse_both(self, "objective", "pooled", "pooled_weight")
+        if self.max_ms is not None and self.lr_grid is not None:
+            raise ValueError("`max_ms` would be measured anew for each rate of `lr_grid`; keep one of them")
         return self
 
     @model_validator(mode="after")
     def _settings_have_effect(self) -> Self:
         learned = {term.name for term in self.learned}
         idle = {
+            "keep": (not self.trim, "`trim`"),
             "probe_steps": (self.teacher_layer != "auto", "`teacher_layer` `auto`"),
             "pooled_weight": (self.pooled is None and self.terms is None, "`pooled`"),
             "temperature": ("logits" not in learned, "`objective` `soft-labels`"),

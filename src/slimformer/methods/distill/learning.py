@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import fingerprint
+from slimformer.corpus import ImageCorpus
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.methods.corpus import open_cache
 from slimformer.methods.distill.setup import make_terms, wants_masks
@@ -27,6 +28,33 @@ if TYPE_CHECKING:
     from slimformer.objectives import TeacherCache, Weighted
     from slimformer.tasks.features import Inputs
     from slimformer.train import Trained, TrainingOptions
+
+
+def describe_training(setup: Setup) -> str:
+    """What the settings mean: steps, examples, tokens, and about how many passes over the corpus these are."""
+    config, length, corpus = setup.config, setup.length, setup.corpus
+    named = {"max_steps", "batch_size", *([] if length is None else ["max_length"])} <= config.model_fields_set
+    preset = "" if named or config.passes is not None else f" (preset `{config.preset}`)"
+    if isinstance(corpus, ImageCorpus):
+        what, pass_size, tokens = "images", float(len(corpus)), 0.0
+    else:
+        assert length is not None
+        extent = corpus.estimate(setup.processor)
+        whole = setup.judges_texts  # such texts are not put together to full length
+        what = f"texts of {'up to ' * whole}{length} tokens"
+        pass_size = max(extent.documents if whole else extent.tokens / length, 1.0)
+        tokens = min(extent.tokens / max(extent.documents, 1.0), length) if whole else float(length)
+    if config.passes is not None:
+        examples, steps = config.passes * pass_size, f"{config.passes:g} times over the corpus in steps"
+    else:
+        assert config.max_steps is not None
+        examples, steps = float(config.max_steps * config.batch_size), f"{config.max_steps:,} steps"
+    seen = examples * tokens
+    sizes = [
+        *([] if not tokens else [f"{seen / 1e6:,.1f} million tokens" if seen >= 1e6 else f"{seen:,.0f} tokens"]),
+        *([] if config.passes is not None else [f"{examples / pass_size:,.2g} times over the corpus"]),
+    ]
+    return f"{steps} of {config.batch_size} {what}{preset}: about {', or '.join(sizes)}"
 
 
 def learn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -99,7 +100,7 @@ class Distill(Method[DistillConfig]):
             *(each for each in DistillConfig.model_fields if "finetune_" in each),
         }
     )
-    files = ("corpus.jsonl", "teacher_layer.json")
+    files = ("corpus.jsonl", "teacher_layer.json", "student_shape.json")
     # Short texts, few steps, and the teacher's own blocks to start from.
     showcase = Showcase(
         "3 x 192, distilled, fine-tuned",
@@ -120,10 +121,15 @@ class Distill(Method[DistillConfig]):
         """Refuse a student without a size, and places that cannot be written."""
         config = self.config
         config.require("teacher", "corpus", *(["out"] if config.then_task is not None else []))
-        if config.student is None and not any(getattr(config, name) for name in SIZES):
+        if config.student is None and not config.has_budget and not any(getattr(config, name) for name in SIZES):
             raise UsageError(
-                "the student would be as large as its teacher; give `--layers`, `--hidden`, …, or a checkpoint with "
-                "`--student`"
+                "the student would be as large as its teacher; give `--layers`, `--hidden`, …, a budget such as "
+                "`--max-bytes 10MB`, or a checkpoint with `--student`"
+            )
+        if config.max_ms is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError(
+                "`--max-ms` is measured, and each process would measure something else; run it in one process first, "
+                "and give the `--layers` and `--hidden` it takes"
             )
         if config.report is not None:
             check_local(config.report, "report")
@@ -141,21 +147,25 @@ class Distill(Method[DistillConfig]):
         return ()
 
     def start(self) -> str:
-        """Read both models and the corpus."""
+        """Read both models and the corpus, and say how much is going to be learned from."""
+        from slimformer.methods.distill.learning import describe_training
         from slimformer.methods.distill.setup import set_up
 
         check_task(self.config, cast("str", self.config.teacher), self.accepts)
         self.notes += measured_in_corpus(self.config)
         self.setup = set_up(self.config)
         self.processor = self.setup.processor
+        self.notes += [*self.setup.notes(), describe_training(self.setup)]
         return self.setup.corpus.digest()
 
     def train(self, folder: Path) -> Trained:
         """Choose the teacher's block and train a student on it."""
         from slimformer.methods.distill.learning import learn
+        from slimformer.methods.distill.timing import keep_shape
         from slimformer.methods.distill.trials import choose_layer
 
         quiet = self.options.quiet
+        self.setup = keep_shape(self.setup, folder)
         stream = self.setup.stream(memo=folder / "corpus.jsonl")
         options = training_options(self.config, self.config.passes, stream.epoch_size)
         self.layer, self.trials = choose_layer(self.setup, options, folder, quiet)
@@ -177,8 +187,10 @@ class Distill(Method[DistillConfig]):
         return {"metrics": {"corpus": metrics}, "sentence": self.setup.sentence if embeds else None}
 
     def found_out(self) -> dict[str, Any]:
-        """The block that was learned from."""
-        return {"chosen_layer": self.layer}
+        """The block that was learned from, the tokens of an example, and the shape that a budget led to."""
+        proposal = self.setup.proposal
+        shape = {} if proposal is None else {"chosen_shape": proposal.summary()}
+        return {"chosen_layer": self.layer, "chosen_length": self.setup.length, **shape}
 
     def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> DistillResult:
         """What the caller gets."""

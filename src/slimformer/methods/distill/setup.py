@@ -13,8 +13,11 @@ from slimformer.corpus import ImageCorpus, open_corpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.methods.corpus import example_length
-from slimformer.methods.distill.config import StudentShape
+from slimformer.methods.distill.config import PRESETS, StudentShape
+from slimformer.methods.distill.shaping import HEAD_WIDTH, HEADS, choose_shape, common_heads
 from slimformer.methods.distill.student import build_student, student_config
+from slimformer.methods.distill.vocabulary import trim_teacher
+from slimformer.methods.trim import trim_model
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
 from slimformer.objectives.terms.term import CLEAN, MASKED
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
     from slimformer.corpus import Corpus, Stream
     from slimformer.inference.source import Source
     from slimformer.methods.distill.config import DistillConfig
+    from slimformer.methods.distill.shaping import Proposal
+    from slimformer.methods.distill.vocabulary import Trimming
     from slimformer.objectives import Weighted
 
 
@@ -43,8 +48,8 @@ def sentence_settings(config: DistillConfig) -> SentenceSettings:
     return replace(recorded, pooling=tuple(pooling.split("+"))) if pooling else recorded
 
 
-#: Attention heads of every student in the paper (arXiv 2012.15828, section 4.1), and the least width of one by default.
-HEADS, HEAD_WIDTH = 12, 16
+#: Tokens of the text whose time is taken, unless `max_length` says otherwise.
+TIMED = 128
 #: Tokens that mean something to a model, by the names tokenizers give them.
 SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
@@ -60,6 +65,9 @@ class Setup:
         length: Tokens of an example; None for images.
         config: The settings.
         sentence: How sentence embeddings come about, and what else of it the student keeps.
+        shape: How large the student is; None for a checkpoint that has a shape of its own.
+        proposal: That shape and what it costs, where a budget was given.
+        trimming: What became of the vocabulary, where it was trimmed.
     """
 
     teacher: PreTrainedModel
@@ -68,6 +76,9 @@ class Setup:
     length: int | None
     config: DistillConfig
     sentence: SentenceSettings
+    shape: StudentShape | None
+    proposal: Proposal | None = None
+    trimming: Trimming | None = None
 
     def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
         """The examples both models look at, in the order they do.
@@ -98,8 +109,17 @@ class Setup:
     def new_student(self) -> PreTrainedModel:
         """The student as it starts; the same at every call."""
         exact = self.config.start == "random" or self.config.teacher_dtype == "float32"
+        if exact:
+            return _new_student(self.config, self.teacher, self.shape)
         # What a student starts from is not what was rounded for the teacher's own work.
-        return _new_student(self.config, self.teacher if exact else _load_teacher(self.config, self.teacher.config))
+        teacher = _load_teacher(self.config, look_up(cast("str", self.config.teacher)).config)
+        if self.trimming is not None:
+            trim_model(teacher, self.trimming.ids)
+        return _new_student(self.config, teacher, self.shape)
+
+    def notes(self) -> list[str]:
+        """What was chosen before anything is learned."""
+        return [str(each) for each in (self.trimming, self.proposal) if each is not None]
 
 
 def set_up(config: DistillConfig) -> Setup:
@@ -111,15 +131,25 @@ def set_up(config: DistillConfig) -> Setup:
         source.require(("plain",))
         check_same_inputs(sources[0], source)
     teacher_config = sources[0].config
-    student = (
-        sources[1].config if config.student else student_config(teacher_config, student_shape(config, teacher_config))
-    )
+    student, shape = teacher_config, None
+    if config.student is not None:
+        student = sources[1].config
+    elif not config.has_budget:
+        shape = student_shape(config, teacher_config)
+        student = student_config(teacher_config, shape)
     processor = models.load_processor(config.teacher)
     if config.student is not None and hasattr(processor, "get_vocab"):
         check_same_tokens(processor, models.load_processor(config.student))
     length = _length(config, teacher_config, student)
     teacher = _load_teacher(config, teacher_config)
-    student_anatomy = Anatomy.of(_new_student(config, teacher))
+    trimming = None
+    if config.trim:
+        trimming, processor = trim_teacher(config, teacher, processor, _corpus(config, length))
+    proposal = None
+    if config.has_budget:
+        proposal = choose_shape(config, teacher, config.max_length or (length and min(length, TIMED)))
+        shape = proposal.shape
+    student_anatomy = Anatomy.of(_new_student(config, teacher, shape))
     sentence = sentence_settings(config)
     terms = make_terms(config, Anatomy.of(teacher), student_anatomy, sentence)  # refuses what cannot be compared
     for each in terms:
@@ -131,7 +161,7 @@ def set_up(config: DistillConfig) -> Setup:
         )
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, length, config, sentence)
+    return Setup(teacher, processor, corpus, length, config, sentence, shape, proposal, trimming)
 
 
 def make_terms(
@@ -168,8 +198,7 @@ def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
 def student_shape(config: DistillConfig, teacher: PretrainedConfig) -> StudentShape:
     """How large the student is, with as many heads as the paper's students where nothing speaks for the teacher's."""
     shape = StudentShape.make({name: getattr(config, name) for name in StudentShape.model_fields})
-    head_by_head = any(TERMS.get(term.name).head_by_head for term in config.learned)
-    if shape.heads is not None or shape.start != "random" or head_by_head or not _twelve_fit(shape, teacher):
+    if shape.heads is not None or common_heads(config, teacher) is not None or not _twelve_fit(shape, teacher):
         return shape
     return shape.model_copy(update={"heads": HEADS})
 
@@ -205,14 +234,16 @@ def _length(config: DistillConfig, teacher: PretrainedConfig, student: Pretraine
         if config.max_length is not None:
             raise ConfigError("`max_length` is for text, and the teacher sees images; leave it out")
         return None
-    return example_length(config.max_length, models.positions(teacher), models.positions(student))
+    limits = map(models.positions, (teacher, student))
+    return example_length(config.max_length, *limits, default=PRESETS[config.preset]["max_length"])
 
 
-def _new_student(config: DistillConfig, teacher: PreTrainedModel) -> PreTrainedModel:
+def _new_student(config: DistillConfig, teacher: PreTrainedModel, shape: StudentShape | None) -> PreTrainedModel:
     import transformers
 
-    if config.student is None:
-        return build_student(teacher, student_shape(config, teacher.config), config.seed)
+    if shape is not None:
+        return build_student(teacher, shape, config.seed)
+    assert config.student is not None
     if Anatomy.of(teacher).base is not teacher:
         return models.load_model(config.student, type(teacher))
     own = look_up(config.student).architecture

@@ -11,6 +11,7 @@ import torch
 
 from slimformer.anatomy import Anatomy, family_of
 from slimformer.errors import ConfigError
+from slimformer.models import positions
 from slimformer.models.building import build, resize
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from slimformer.methods.distill.config import Start, StudentShape
 
 
+#: The table of positions in the families whose students may be of another.
+POSITIONS = "embeddings.position_embeddings.weight"
+
+
 def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) -> PreTrainedModel:
     """Build a student of the teacher's family.
 
@@ -31,22 +36,36 @@ def build_student(teacher: PreTrainedModel, shape: StudentShape, seed: int = 0) 
         shape: How large the student is and what it starts from.
         seed: Seed of the random weights.
     """
-    student = build(_builder(teacher, shape), seed, "student")
+    student = build(student_builder(teacher, shape), seed, "student")
     if shape.start != "random":
         copy_weights(teacher, student, shape.start)
     return student
 
 
-def _builder(teacher: PreTrainedModel, shape: StudentShape) -> Callable[[], PreTrainedModel]:
-    """What makes a student with random weights."""
-    from transformers import AutoModel
-
+def student_builder(teacher: PreTrainedModel, shape: StudentShape) -> Callable[[], PreTrainedModel]:
+    """What makes a student with random weights; of the teacher, its class and its config are looked at alone."""
     config = student_config(teacher.config, shape)
-    if shape.embedding is None:
-        return lambda: type(teacher)._from_config(config)
+    model_class: Any = type(teacher)
+    if config.model_type != teacher.config.model_type:
+        model_class = _counterpart(teacher, config)
+    return lambda: cast("PreTrainedModel", model_class._from_config(config))
+
+
+def _counterpart(teacher: PreTrainedModel, config: PretrainedConfig) -> Any:
+    """The class of another family that has the same head as the teacher."""
+    import transformers
+
+    base: Any = transformers.MODEL_MAPPING[type(config)]
     if Anatomy.of(teacher).base is teacher:
-        return lambda: cast("PreTrainedModel", AutoModel.from_config(config))
-    raise ConfigError(f"a `{type(teacher).__name__}` cannot have factorised embeddings; leave `embedding` out")
+        return base
+    own = type(teacher).__name__
+    name = base.__name__.removesuffix("Model") + own[own.find("For") :]
+    if "For" not in own or not hasattr(transformers, name):
+        raise ConfigError(
+            f"Transformers has no `{own}` with factorised embeddings; leave `embedding` out, or learn `relations` of a "
+            "model without that head"
+        )
+    return getattr(transformers, name)
 
 
 def student_config(teacher: PretrainedConfig, shape: StudentShape) -> PretrainedConfig:
@@ -62,11 +81,21 @@ def copy_weights(teacher: nn.Module, student: nn.Module, start: Start) -> None:
     for block, index in zip(new.blocks, chosen, strict=True):
         _copy_block(old.blocks[index], block)
     paths = {id(parameter) for block in new.blocks for parameter in block.module.parameters()}
-    known = dict(teacher.named_parameters())
+    known = _named_weights(old)
+    if old.family.positions_after_padding and not new.family.positions_after_padding:
+        known[POSITIONS] = known[POSITIONS][(old.config.pad_token_id or 0) + 1 :]
     with torch.no_grad():
-        for name, parameter in student.named_parameters():
+        for name, parameter in _named_weights(new).items():
             if id(parameter) not in paths and name in known and known[name].dim() == parameter.dim():
                 _copy_corner(known[name], parameter)
+
+
+def _named_weights(anatomy: Anatomy) -> dict[str, Tensor]:
+    """Weights by names that families share: those of the base without its prefix."""
+    base: dict[str, Tensor] = dict(anatomy.base.named_parameters())
+    inside = {id(parameter) for parameter in base.values()}
+    head = {name: each for name, each in anatomy.model.named_parameters() if id(each) not in inside}
+    return {**base, **{f"head.{name}": each for name, each in head.items()}}
 
 
 @torch.no_grad()
@@ -115,10 +144,20 @@ def _copy_block(source: Block, target: Block) -> None:
         height, width = matrix.shape
         matrix.write(weight[:height, :width], None if bias is None else bias[:height])
     written = {id(parameter) for matrix in target.matrices.values() for parameter in matrix.module.parameters()}
-    known = dict(source.module.named_parameters())
-    for name, parameter in target.module.named_parameters():
-        if id(parameter) not in written and name in known:  # norms; the first block of ModernBERT lacks one
+    known = _named_norms(source)
+    for name, parameter in _named_norms(target).items():
+        if id(parameter) not in written and name in known:  # the first block of ModernBERT lacks one
             _copy_corner(known[name], parameter)
+
+
+def _named_norms(block: Block) -> dict[str, Tensor]:
+    """Weights of a block, its norms by names that families share."""
+    names = {block.family.attention_norm: "attention_norm", block.family.ffn_norm: "ffn_norm"}
+    weights: dict[str, Tensor] = {}
+    for name, parameter in block.module.named_parameters():
+        module, _, kind = name.rpartition(".")
+        weights[f"{names.get(module, module)}.{kind}"] = parameter
+    return weights
 
 
 def _head_rows(source: Block, old_heads: int, target: Block, new_heads: int) -> Tensor:
@@ -146,17 +185,30 @@ def _copy_corner(source: Tensor, target: Tensor) -> None:
     target[corner] = source[corner]
 
 
-def _factorised(student: PretrainedConfig, embedding: int) -> Any:
+#: What a setting is called in other families.
+RENAMED = {
+    "hidden_act": "activation",
+    "hidden_dropout_prob": "dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
+
+
+def _factorised(student: PretrainedConfig, embedding: int) -> PretrainedConfig:
     """A config of the family that has the same blocks under narrower embeddings."""
     from transformers import AutoConfig
 
     family = family_of(student.model_type)
     if family.factorised is None:
-        raise ConfigError(f"`{family.name}` has no factorised embeddings; leave `embedding` out")
+        raise ConfigError(f"`{family.name}` has no factorised embeddings in Transformers; leave `embedding` out")
     if embedding >= student.hidden_size:
         raise ConfigError(f"`embedding` is {embedding}, not less than `hidden` {student.hidden_size}; leave it out")
-    known = AutoConfig.for_model(family.factorised)
-    shared = {
-        name: value for name, value in student.to_dict().items() if name in known.to_dict() and name != "model_type"
-    }
-    return AutoConfig.for_model(family.factorised, **{**shared, "embedding_size": embedding})
+    if family.factorised == family.name:
+        student.embedding_size = embedding
+        return student
+    shared = {}
+    for name in AutoConfig.for_model(family.factorised).to_dict():
+        own = next((each for each in (name, RENAMED.get(name, name)) if hasattr(student, each)), None)
+        if own is not None and name != "model_type":
+            shared[name] = getattr(student, own)
+    sizes = {"intermediate_size": getattr(student, family.ffn_size), "max_position_embeddings": positions(student)}
+    return AutoConfig.for_model(family.factorised, **{**shared, **sizes, "embedding_size": embedding})

@@ -1,7 +1,7 @@
 """Trimming: dropping the word pieces that a domain does not use, from embedding and tokenizer together."""
 
 from slimformer.methods.trim.config import TrimConfig
-from slimformer.methods.trim.model import model_pieces, trim_model
+from slimformer.methods.trim.model import domain_pieces, model_pieces, trim_model
 from slimformer.methods.trim.pieces import (
     TextCoverage,
     TrimReport,
@@ -19,6 +19,7 @@ __all__ = [
     "choose_pieces",
     "compare_tokenizers",
     "count_pieces",
+    "domain_pieces",
     "model_pieces",
     "pieces_of",
     "trim_model",

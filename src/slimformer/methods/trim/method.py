@@ -109,20 +109,13 @@ class Trim(Method[TrimConfig]):
 
     def _trim(self) -> TrimReport:
         from slimformer.artifact.provenance import size, stored_tensors
-        from slimformer.methods.trim.model import model_pieces, trim_model
-        from slimformer.methods.trim.pieces import (
-            TrimReport,
-            choose_pieces,
-            compare_tokenizers,
-            count_pieces,
-            pieces_of,
-        )
+        from slimformer.methods.trim.model import domain_pieces, trim_model
+        from slimformer.methods.trim.pieces import TrimReport, compare_tokenizers
         from slimformer.methods.trim.tokenizer import trim_tokenizer
 
         config, tokenizer = self.config, self.processor
-        counts = count_pieces(tokenizer, self.corpus.documents())
-        always = model_pieces(self.model) | pieces_of(tokenizer, config.always)
-        numbers = choose_pieces(tokenizer, counts, keep=config.keep, coverage=config.share, always=always)
+        kept: dict[str, Any] = {"keep": config.keep, "coverage": config.share, "always": config.always}
+        numbers, _ = domain_pieces(self.model, tokenizer, self.corpus.documents(), **kept)
         trimmed = trim_tokenizer(tokenizer, numbers)
         texts = compare_tokenizers(tokenizer, trimmed, numbers, self.corpus.documents())
         rows = self.model.config.vocab_size

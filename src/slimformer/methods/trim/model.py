@@ -11,9 +11,12 @@ from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy
 from slimformer.errors import AnatomyError, ConfigError
+from slimformer.methods.trim.pieces import choose_pieces, count_pieces, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from transformers import PreTrainedTokenizerBase
 
 #: Lists of tokens in a generation config; a list that names a dropped token loses its meaning or that token.
 _TOKEN_LISTS = ("suppress_tokens", "begin_suppress_tokens")
@@ -33,6 +36,32 @@ def model_pieces(model: nn.Module) -> set[int]:
     rows = _rows(anatomy)
     named = {token_id for config in _configs(anatomy.model) for _, token_id in _named_tokens(config)}
     return {token_id for token_id in named if 0 <= token_id < rows} | set(range(_first_position(anatomy)))
+
+
+def domain_pieces(
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: Iterable[str],
+    *,
+    keep: int | None,
+    coverage: float | None,
+    always: Iterable[str] = (),
+) -> tuple[list[int], float]:
+    """Ids of the pieces that a model keeps for some texts, rising, and the share of their tokens that these make up.
+
+    Args:
+        model: A text model.
+        tokenizer: Its tokenizer, a fast one.
+        documents: The texts.
+        keep: How many pieces to keep at most; either this or `coverage`.
+        coverage: The share of the texts' tokens to keep.
+        always: Texts whose pieces stay besides.
+    """
+    counts = count_pieces(tokenizer, documents)
+    needed = model_pieces(model) | pieces_of(tokenizer, always)
+    ids = choose_pieces(tokenizer, counts, keep=keep, coverage=coverage, always=needed)
+    inside = [piece_id for piece_id in ids if piece_id < len(counts)]
+    return ids, float(counts[inside].sum() / counts.sum())
 
 
 def trim_model(model: nn.Module, ids: Sequence[int]) -> nn.Module:
