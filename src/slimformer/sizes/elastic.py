@@ -23,11 +23,12 @@ from slimformer.views import (
     slice_neurons,
     strip,
 )
+from slimformer.views.slice import is_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from slimformer.views import Width
 
@@ -133,6 +134,22 @@ class Elastic:
         pairs = zip(self._values(self.allocation(size)), self.extent.value, strict=True)
         if all(value >= used for value, used in pairs):
             raise SizeError(f"`--draft` is `{size}`, which is not smaller than the size in use; leave it out")
+
+    def check_cache(self, cache: Any) -> None:
+        """Raise where the size in use cannot go on from a cache of keys and values that another one has filled."""
+        layers = getattr(cache, "layers", [])
+        for index, layer in zip(range(len(self.blocks)), layers, strict=False):
+            keys: Tensor | None = getattr(layer, "keys", None)
+            if keys is None or not keys.numel():
+                continue
+            heads = self._cached_heads(index, self.extent.value)
+            held = None if is_mark(keys) else keys.shape[1]
+            if (heads is None) != (held is None) or (heads and heads != held):
+                counts = " and ".join("none (skipped)" if each is None else str(each) for each in (held, heads))
+                raise SizeError(
+                    f"the cache cannot serve the size in use: block {index} has key-value heads {counts}; go on with a "
+                    "size of the same heads that runs the same blocks, or begin with a new cache"
+                )
 
     def _cached_heads(self, index: int, values: Sequence[int]) -> int | None:
         """Key-value heads of a block; None where it is skipped."""
