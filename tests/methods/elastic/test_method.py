@@ -21,7 +21,7 @@ from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.errors import ArtifactError, ConfigError, SizeError
 from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
-from slimformer.sizes import Elastic, make_elastic
+from slimformer.sizes import Elastic, make_elastic, name_sizes
 from slimformer.views import attached
 from tests import corpus, runs, zoo
 from tests.methods.test_every_kind import generated
@@ -154,6 +154,19 @@ def test_once_for_all_draws_a_size_for_each_block():
     for block in range(3):
         counts = Counter(allocation.blocks[block].name for allocation in drawn)
         assert chisquare(list(counts.values())).pvalue > 0.001
+
+
+def test_once_for_all_skips_blocks_where_sizes_do():
+    """As often as a size leaves one out, so that what is measured there was trained; one block is always left."""
+    model = zoo.build("bert")
+    sizes = make_elastic(model, name_sizes([0.5, 1], depth=[0.34, 1]))
+    drawn = [SizeSchedule(sizes, (0.5, 0.5), seed=0, per_block=True).at(step) for step in range(600)]
+    for block in range(3):
+        counts = Counter(allocation.blocks[block] for allocation in drawn)
+        assert counts[None] / 600 == pytest.approx(0.33, abs=0.06)
+        assert counts[sizes.sizes[1]] / 600 == pytest.approx(0.5, abs=0.06)
+    assert all(any(allocation) for allocation in drawn)
+    assert any(sum(size is None for size in allocation) == 2 for allocation in drawn)
 
 
 def batch():
