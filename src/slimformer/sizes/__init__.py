@@ -4,7 +4,16 @@ from slimformer.sizes.adapters import merge_adapters, nest_adapters
 from slimformer.sizes.choice import ORDERS, Budget, allocate, measure_sensitivity
 from slimformer.sizes.cost import Costs
 from slimformer.sizes.decoding import Draft, DraftStatistics, frequent_tokens
-from slimformer.sizes.elastic import Elastic, NestedBlock, bake_size, extract, is_elastic, make_elastic, make_plain
+from slimformer.sizes.elastic import (
+    Elastic,
+    NestedBlock,
+    bake_size,
+    copy_largest,
+    extract,
+    is_elastic,
+    make_elastic,
+    make_plain,
+)
 from slimformer.sizes.latency import measure_latency
 from slimformer.sizes.ordering import ORDERINGS, importance, magnitude, reorder
 from slimformer.sizes.search import (
@@ -38,6 +47,7 @@ __all__ = [
     "Size",
     "allocate",
     "bake_size",
+    "copy_largest",
     "count_allocations",
     "enumerate_allocations",
     "evolve",

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from slimformer.anatomy import Anatomy, unwrap
@@ -21,6 +22,7 @@ from slimformer.views import (
     skip_block,
     slice_heads,
     slice_neurons,
+    snapshot,
     strip,
 )
 from slimformer.views.slice import is_mark
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 Sized = str | float | Allocation | Size | Sequence[str | float]
 
 _ELASTIC = "_slimformer_elastic"
+_SAVE = "_slimformer_save_pretrained"
 
 
 @dataclass(frozen=True)
@@ -228,6 +231,7 @@ def make_elastic(
     blocks = [_nest(block, extent, heads, skip) for block in anatomy.blocks]
     elastic = plain.__dict__[_ELASTIC] = Elastic(chosen, blocks, extent, output)
     decoding.install(plain)
+    _save_largest(plain)
     return elastic
 
 
@@ -242,8 +246,7 @@ def bake_size(model: nn.Module) -> nn.Module:
     """Turn an elastic model, and whatever views it has, for good into what it is at the size in use."""
     plain = _holder(model)
     Elastic.of(plain)
-    del plain.__dict__[_ELASTIC]
-    decoding.uninstall(plain)
+    _forget(plain)
     return bake(plain)
 
 
@@ -262,11 +265,41 @@ def take_off(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model and leave the adapters that stand on it."""
     plain = _holder(model)
     Elastic.of(plain)
-    del plain.__dict__[_ELASTIC]
-    decoding.uninstall(plain)
+    _forget(plain)
     strip(plain)
     restore_output(plain)
     return plain
+
+
+def copy_largest(model: nn.Module) -> Any:
+    """The largest size of an elastic model, as a plain one that shares its weights."""
+    _refuse_adapters(model)
+    elastic = Elastic.of(model)
+    with elastic.at(elastic.largest):
+        plain: nn.Module = snapshot(_holder(model))
+    _forget(plain)
+    return plain
+
+
+def _forget(model: nn.Module) -> None:
+    """Take off what an elastic model has beside its views."""
+    del model.__dict__[_ELASTIC]
+    decoding.uninstall(model)
+    model.__dict__.pop("save_pretrained", None)
+    before = model.__dict__.pop(_SAVE, None)
+    if before is not None:
+        model.__dict__["save_pretrained"] = before
+
+
+def _save_largest(model: nn.Module) -> None:
+    """Let `save_pretrained` of one model write its largest size, which anyone can load, instead of views."""
+    if hasattr(model, "save_pretrained"):
+        model.__dict__[_SAVE] = model.__dict__.get("save_pretrained")  # a packed model has its own
+        model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
+
+
+def _save_pretrained(model: Any, *args: Any, **settings: Any) -> Any:
+    return copy_largest(model).save_pretrained(*args, **settings)
 
 
 def _holder(model: nn.Module) -> nn.Module:
