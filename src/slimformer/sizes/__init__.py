@@ -4,18 +4,10 @@ from slimformer.sizes.adapters import merge_adapters, nest_adapters
 from slimformer.sizes.choice import ORDERS, Budget, allocate, measure_sensitivity
 from slimformer.sizes.cost import Costs
 from slimformer.sizes.decoding import Draft, DraftStatistics, frequent_tokens
-from slimformer.sizes.elastic import (
-    Elastic,
-    NestedBlock,
-    bake_size,
-    copy_largest,
-    extract,
-    is_elastic,
-    make_elastic,
-    make_plain,
-)
+from slimformer.sizes.elastic import Elastic, NestedBlock, bake_size, extract, is_elastic, make_elastic, make_plain
 from slimformer.sizes.latency import measure_latency
 from slimformer.sizes.ordering import ORDERINGS, importance, magnitude, reorder
+from slimformer.sizes.saving import copy_largest
 from slimformer.sizes.search import (
     Point,
     Predictor,

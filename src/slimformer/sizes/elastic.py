@@ -6,13 +6,12 @@ import copy
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 from slimformer.anatomy import Anatomy, unwrap
 from slimformer.anatomy.block import pinned_by, refuse_pinned_heads
 from slimformer.errors import SizeError
-from slimformer.sizes import decoding
+from slimformer.sizes import decoding, saving
 from slimformer.sizes.size import SHARES, Allocation, Size, find_size, name_sizes, parse_blocks, units
 from slimformer.views import (
     Extent,
@@ -22,7 +21,6 @@ from slimformer.views import (
     skip_block,
     slice_heads,
     slice_neurons,
-    snapshot,
     strip,
 )
 from slimformer.views.slice import is_mark
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 Sized = str | float | Allocation | Size | Sequence[str | float]
 
 _ELASTIC = "_slimformer_elastic"
-_SAVE = "_slimformer_save_pretrained"
 
 
 @dataclass(frozen=True)
@@ -164,22 +161,18 @@ class Elastic:
     def _values(self, allocation: Allocation) -> tuple[int, ...]:
         """An allocation as the extent holds it."""
         values = list(self.extent.full)
-        for index, (block, size) in enumerate(zip(self.blocks, allocation, strict=True)):
+        for block, size in zip(self.blocks, allocation, strict=True):
             if size is None:
                 if block.depth is not None:
                     values[block.depth.index] = 0
                 continue
             values[block.neurons.index] = units(block.neurons.full, size.neurons)
             if block.heads is not None:
-                values[block.heads.index] = self._heads(index, size)
+                values[block.heads.index] = units(block.heads.full, size.heads)
         if self.output is not None:
             share = max(size.output for size in allocation if size is not None)
             values[self.output.index] = units(self.output.full, share)
         return tuple(values)
-
-    def _heads(self, index: int, size: Size) -> int:
-        width = self.blocks[index].heads
-        return 0 if width is None else units(width.full, size.heads)
 
     def _spread(self, size: Size) -> tuple[Size | None, ...]:
         """A size for every block, but for those that its depth leaves out, which are spread evenly."""
@@ -219,7 +212,7 @@ def make_elastic(
     plain: Any = unwrap(model)
     if _ELASTIC in plain.__dict__:
         raise SizeError(f"this {type(plain).__name__} is elastic already; use `Elastic.of(model)`")
-    _refuse_adapters(plain)
+    saving.refuse_adapters(plain)
     chosen = _sizes(sizes)
     heads = heads or any(size.heads < 1 for size in chosen)
     skip = skip or any(size.depth < 1 for size in chosen)
@@ -231,13 +224,13 @@ def make_elastic(
     blocks = [_nest(block, extent, heads, skip) for block in anatomy.blocks]
     elastic = plain.__dict__[_ELASTIC] = Elastic(chosen, blocks, extent, output)
     decoding.install(plain)
-    _save_largest(plain)
+    saving.install(plain)
     return elastic
 
 
 def extract(model: nn.Module, size: Sized) -> nn.Module:
     """A model of its own that computes what an elastic one computes at a size, without the rest of its weights."""
-    _refuse_adapters(model)
+    saving.refuse_adapters(model)
     with Elastic.of(model).at(size):
         return bake_size(copy.deepcopy(unwrap(model)))
 
@@ -246,7 +239,7 @@ def bake_size(model: nn.Module) -> nn.Module:
     """Turn an elastic model, and whatever views it has, for good into what it is at the size in use."""
     plain = _holder(model)
     Elastic.of(plain)
-    _forget(plain)
+    forget(plain)
     return bake(plain)
 
 
@@ -257,7 +250,7 @@ def is_elastic(model: nn.Module) -> bool:
 
 def make_plain(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model, which is its largest size then and nothing else."""
-    _refuse_adapters(model)
+    saving.refuse_adapters(model)
     return take_off(model)
 
 
@@ -265,41 +258,17 @@ def take_off(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model and leave the adapters that stand on it."""
     plain = _holder(model)
     Elastic.of(plain)
-    _forget(plain)
+    forget(plain)
     strip(plain)
     restore_output(plain)
     return plain
 
 
-def copy_largest(model: nn.Module) -> Any:
-    """The largest size of an elastic model, as a plain one that shares its weights."""
-    _refuse_adapters(model)
-    elastic = Elastic.of(model)
-    with elastic.at(elastic.largest):
-        plain: nn.Module = snapshot(_holder(model))
-    _forget(plain)
-    return plain
-
-
-def _forget(model: nn.Module) -> None:
+def forget(model: nn.Module) -> None:
     """Take off what an elastic model has beside its views."""
     del model.__dict__[_ELASTIC]
     decoding.uninstall(model)
-    model.__dict__.pop("save_pretrained", None)
-    before = model.__dict__.pop(_SAVE, None)
-    if before is not None:
-        model.__dict__["save_pretrained"] = before
-
-
-def _save_largest(model: nn.Module) -> None:
-    """Let `save_pretrained` of one model write its largest size, which anyone can load, instead of views."""
-    if hasattr(model, "save_pretrained"):
-        model.__dict__[_SAVE] = model.__dict__.get("save_pretrained")  # a packed model has its own
-        model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
-
-
-def _save_pretrained(model: Any, *args: Any, **settings: Any) -> Any:
-    return copy_largest(model).save_pretrained(*args, **settings)
+    saving.uninstall(model)
 
 
 def _holder(model: nn.Module) -> nn.Module:
@@ -307,12 +276,6 @@ def _holder(model: nn.Module) -> nn.Module:
     plain: Any = unwrap(model)
     inner: nn.Module = plain.get_base_model() if hasattr(plain, "get_base_model") else plain
     return inner
-
-
-def _refuse_adapters(model: nn.Module) -> None:
-    for path, module in model.named_modules():
-        if hasattr(module, "get_base_layer"):
-            raise SizeError(f"`{path}` carries an adapter, and sizes are nested in plain weights; merge it first")
 
 
 def _nest(block: Any, extent: Extent, heads: bool, skip: bool) -> NestedBlock:
