@@ -59,7 +59,7 @@ def test_a_draft_that_is_not_smaller_is_refused(artifact, size, draft):
 
 @pytest.mark.slow
 def test_requests_of_all_kinds_and_sizes_in_eight_threads(artifact, tmp_path):
-    """200 requests that evaluate, generate or predict, each at its own size: as one after the other."""
+    """200 requests for each thread, which evaluate, generate or predict at their own sizes: as one after the other."""
     loaded = slimformer.load(artifact)
     model, tokenizer = loaded.model, loaded.processor
     elastic = Elastic.of(model)
@@ -90,7 +90,7 @@ def test_requests_of_all_kinds_and_sizes_in_eight_threads(artifact, tmp_path):
     kinds = list(itertools.product((measure, write, predict), ("S", "M", "XL"), (None, "S")))
     alone = {each: each[0](*each[1:]) for each in kinds}
     assert len({json.dumps(alone[measure, size, None]) for size in ("S", "M", "XL")}) == 3
-    requests = [kinds[(7 * number) % len(kinds)] for number in range(200)]
+    requests = [kinds[(7 * number) % len(kinds)] for number in range(8 * 200)]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda each: each[0](*each[1:]), requests))
     assert [number for number, each in enumerate(requests) if answers[number] != alone[each]] == []

@@ -9,6 +9,8 @@ import torch
 
 peft = pytest.importorskip("peft")
 
+import slimformer  # noqa: E402
+from slimformer.artifact import Step  # noqa: E402
 from slimformer.errors import SizeError  # noqa: E402
 from slimformer.sizes import Elastic, extract, make_elastic, merge_adapters, name_sizes, nest_adapters  # noqa: E402
 from slimformer.views import attached  # noqa: E402
@@ -56,12 +58,27 @@ def test_adapters_at_a_size_are_those_merged_into_it(family):
             before[size] = logits(model, family)
             with model.disable_adapter():
                 assert not torch.allclose(logits(model, family), before[size])
+    sizes.published["phone"] = sizes.allocation("S")
     merged = merge_adapters(copy.deepcopy(model))
+    assert Elastic.of(merged).allocation("phone") == sizes.allocation("S")
     assert not any("lora" in name for name, _ in merged.named_parameters())
     for size, expected in before.items():
         with Elastic.of(merged).at(size):
             same(logits(merged, family), expected)
     same(logits(extract(merged, "S"), family), before["S"])
+
+
+def test_what_is_merged_is_saved_with_its_sizes(tmp_path):
+    model = adapted("bert")
+    with pytest.raises(SizeError, match="carries an adapter, and sizes are nested in plain weights; merge it first"):
+        slimformer.save(tmp_path / "no", model, step=Step(method="elastic"))
+    with nest_adapters(model).at("S"):
+        expected = logits(model, "bert")
+    slimformer.save(tmp_path / "out", merge_adapters(model), step=Step(method="elastic"))
+    loaded = slimformer.load(tmp_path / "out")
+    assert loaded.manifest.model.storage == "elastic"
+    with Elastic.of(loaded.model).at("S"):
+        same(logits(loaded.model, "bert"), expected)
 
 
 def test_an_adapter_learns_what_is_in_use():

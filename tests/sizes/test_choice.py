@@ -7,8 +7,10 @@ from functools import cache
 from itertools import product
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from slimformer.artifact.provenance import stored_tensors
 from slimformer.errors import SizeError
@@ -66,18 +68,30 @@ def test_a_budget_is_kept_to_and_no_block_could_grow(what, share, order, sensiti
         assert grown is None or table.total(allocation.replaced(index, grown)) > limit
 
 
-@pytest.mark.parametrize("what", ["parameters", "bytes"])
+@pytest.mark.parametrize("what", ["parameters", "bytes", "flops"])
 def test_what_a_file_would_hold_keeps_to_a_hundred_budgets(what):
     built = zoo.build("bert").half()
+    built.set_attn_implementation("eager")
     elastic = make_elastic(built, skip=True)
-    table, draw = Costs.of(built, what), random.Random(what)
+    table, draw = Costs.of(built, what, length=8), random.Random(what)
     least, most = table.total(elastic.allocation("0,S,0")), table.total(elastic.largest)
     for _ in range(100):
         limit = draw.uniform(least, most)
         allocation = allocate(elastic, Budget(table, limit))
-        stored = stored_tensors(extract(built, allocation)).values()
-        cost = sum(tensor.numel() * (tensor.element_size() if what == "bytes" else 1) for tensor in stored)
-        assert cost == table.total(allocation) <= limit
+        assert measured(extract(built, allocation), what) == table.total(allocation) <= limit
+        for index, size in enumerate(allocation):
+            grown = larger(elastic, size)
+            assert grown is None or table.total(allocation.replaced(index, grown)) > limit
+
+
+def measured(extracted, what):
+    """What an extracted model holds, or computes for a text of eight tokens."""
+    if what == "flops":
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            extracted(input_ids=torch.ones(1, 8, dtype=torch.long))
+        return counter.get_total_flops()
+    stored = stored_tensors(extracted).values()
+    return sum(tensor.numel() * (tensor.element_size() if what == "bytes" else 1) for tensor in stored)
 
 
 @pytest.mark.parametrize(("middle", "large"), [(12, 4), (5, 11), (16, 0)])

@@ -151,6 +151,25 @@ def test_gradients_with_checkpointing_are_those_of_the_size():
     assert up[16:].abs().sum() == 0
 
 
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_what_is_saved_is_the_largest_size(family, tmp_path):
+    """Whatever is in use; the sizes stay, and a plain model is saved as any other."""
+    model = zoo.build(family)
+    whole = outputs(model, family)
+    elastic = make_elastic(model, NARROW["heads"], skip=True)
+    for name, each in (("itself", model), ("copy", copy.deepcopy(model))):
+        with elastic.at("S"):
+            each.save_pretrained(tmp_path / name)
+        again, report = zoo.bare(family).from_pretrained(tmp_path / name, output_loading_info=True)
+        assert not any(report.values())
+        assert torch.equal(outputs(again.eval(), family), whole)
+    with elastic.at("S"):
+        small = outputs(model, family)
+    same(outputs(extract(model, "S"), family), small)
+    make_plain(model).save_pretrained(tmp_path / "plain")
+    assert torch.equal(outputs(zoo.bare(family).from_pretrained(tmp_path / "plain").eval(), family), whole)
+
+
 @pytest.mark.parametrize(
     ("size", "message"),
     [

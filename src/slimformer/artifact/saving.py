@@ -63,7 +63,8 @@ def save(
 
     Args:
         folder: where the artifact goes; must not exist, be empty, or be an artifact with `overwrite`.
-        model: a model of Transformers without views on it; wrappers of DDP and `torch.compile` are taken off.
+        model: a model of Transformers without views on it, or an elastic one; wrappers of DDP and `torch.compile` are
+            taken off.
         step: the run that made the model; versions are filled in when it has none.
         processor: tokenizer or image processor, saved along.
         base: what the run started from: an alias, a folder, a Hub name, or a `Base` described before.
@@ -74,14 +75,18 @@ def save(
         overwrite: replace the artifact that is there.
         command: the command line that ran.
         storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
-            default packed where the model is, else plain.
+            default packed where the model is, else plain, with its sizes where it is elastic.
         sentence: how a sentence encoder pools; by default what is recorded with the base; None for no sentence encoder.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
     """
     from slimformer.anatomy import Anatomy
+    from slimformer.artifact.storage.elastic import with_sizes
+    from slimformer.sizes import is_elastic
 
+    if storage is None and is_elastic(model):
+        model, storage = with_sizes(model)
     transformer = _check_model(model)
     check_vocabulary(processor, transformer.config, str(folder))
     handler = _handler(transformer, storage)

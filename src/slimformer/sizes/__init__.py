@@ -7,6 +7,7 @@ from slimformer.sizes.decoding import Draft, DraftStatistics, frequent_tokens
 from slimformer.sizes.elastic import Elastic, NestedBlock, bake_size, extract, is_elastic, make_elastic, make_plain
 from slimformer.sizes.latency import measure_latency
 from slimformer.sizes.ordering import ORDERINGS, importance, magnitude, reorder
+from slimformer.sizes.saving import copy_largest
 from slimformer.sizes.search import (
     Point,
     Predictor,
@@ -38,6 +39,7 @@ __all__ = [
     "Size",
     "allocate",
     "bake_size",
+    "copy_largest",
     "count_allocations",
     "enumerate_allocations",
     "evolve",

@@ -62,7 +62,7 @@ def merge_adapters(model: Any) -> Any:
     # PEFT adds to a weight in place, or puts another in its stead, which a weight under views would not keep.
     take_off(model)
     merged = model.merge_and_unload()
-    make_elastic(merged, elastic.sizes, **nested)
+    make_elastic(merged, elastic.sizes, **nested).published.update(elastic.published)
     return merged
 
 

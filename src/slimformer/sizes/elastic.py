@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.anatomy import Anatomy, unwrap
 from slimformer.anatomy.block import pinned_by, refuse_pinned_heads
 from slimformer.errors import SizeError
-from slimformer.sizes import decoding
+from slimformer.sizes import decoding, saving
 from slimformer.sizes.size import SHARES, Allocation, Size, find_size, name_sizes, parse_blocks, units
 from slimformer.views import (
     Extent,
@@ -23,11 +23,12 @@ from slimformer.views import (
     slice_neurons,
     strip,
 )
+from slimformer.views.slice import is_mark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from slimformer.views import Width
 
@@ -134,6 +135,22 @@ class Elastic:
         if all(value >= used for value, used in pairs):
             raise SizeError(f"`--draft` is `{size}`, which is not smaller than the size in use; leave it out")
 
+    def check_cache(self, cache: Any) -> None:
+        """Raise where the size in use cannot go on from a cache of keys and values that another one has filled."""
+        layers = getattr(cache, "layers", [])
+        for index, layer in zip(range(len(self.blocks)), layers, strict=False):
+            keys: Tensor | None = getattr(layer, "keys", None)
+            if keys is None or not keys.numel():
+                continue
+            heads = self._cached_heads(index, self.extent.value)
+            held = None if is_mark(keys) else keys.shape[1]
+            if (heads is None) != (held is None) or (heads and heads != held):
+                counts = " and ".join("none (skipped)" if each is None else str(each) for each in (held, heads))
+                raise SizeError(
+                    f"the cache cannot serve the size in use: block {index} has key-value heads {counts}; go on with a "
+                    "size of the same heads that runs the same blocks, or begin with a new cache"
+                )
+
     def _cached_heads(self, index: int, values: Sequence[int]) -> int | None:
         """Key-value heads of a block; None where it is skipped."""
         block = self.blocks[index]
@@ -144,22 +161,18 @@ class Elastic:
     def _values(self, allocation: Allocation) -> tuple[int, ...]:
         """An allocation as the extent holds it."""
         values = list(self.extent.full)
-        for index, (block, size) in enumerate(zip(self.blocks, allocation, strict=True)):
+        for block, size in zip(self.blocks, allocation, strict=True):
             if size is None:
                 if block.depth is not None:
                     values[block.depth.index] = 0
                 continue
             values[block.neurons.index] = units(block.neurons.full, size.neurons)
             if block.heads is not None:
-                values[block.heads.index] = self._heads(index, size)
+                values[block.heads.index] = units(block.heads.full, size.heads)
         if self.output is not None:
             share = max(size.output for size in allocation if size is not None)
             values[self.output.index] = units(self.output.full, share)
         return tuple(values)
-
-    def _heads(self, index: int, size: Size) -> int:
-        width = self.blocks[index].heads
-        return 0 if width is None else units(width.full, size.heads)
 
     def _spread(self, size: Size) -> tuple[Size | None, ...]:
         """A size for every block, but for those that its depth leaves out, which are spread evenly."""
@@ -199,7 +212,7 @@ def make_elastic(
     plain: Any = unwrap(model)
     if _ELASTIC in plain.__dict__:
         raise SizeError(f"this {type(plain).__name__} is elastic already; use `Elastic.of(model)`")
-    _refuse_adapters(plain)
+    saving.refuse_adapters(plain)
     chosen = _sizes(sizes)
     heads = heads or any(size.heads < 1 for size in chosen)
     skip = skip or any(size.depth < 1 for size in chosen)
@@ -211,12 +224,13 @@ def make_elastic(
     blocks = [_nest(block, extent, heads, skip) for block in anatomy.blocks]
     elastic = plain.__dict__[_ELASTIC] = Elastic(chosen, blocks, extent, output)
     decoding.install(plain)
+    saving.install(plain)
     return elastic
 
 
 def extract(model: nn.Module, size: Sized) -> nn.Module:
     """A model of its own that computes what an elastic one computes at a size, without the rest of its weights."""
-    _refuse_adapters(model)
+    saving.refuse_adapters(model)
     with Elastic.of(model).at(size):
         return bake_size(copy.deepcopy(unwrap(model)))
 
@@ -225,8 +239,7 @@ def bake_size(model: nn.Module) -> nn.Module:
     """Turn an elastic model, and whatever views it has, for good into what it is at the size in use."""
     plain = _holder(model)
     Elastic.of(plain)
-    del plain.__dict__[_ELASTIC]
-    decoding.uninstall(plain)
+    forget(plain)
     return bake(plain)
 
 
@@ -237,7 +250,7 @@ def is_elastic(model: nn.Module) -> bool:
 
 def make_plain(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model, which is its largest size then and nothing else."""
-    _refuse_adapters(model)
+    saving.refuse_adapters(model)
     return take_off(model)
 
 
@@ -245,11 +258,17 @@ def take_off(model: nn.Module) -> nn.Module:
     """Take the sizes off an elastic model and leave the adapters that stand on it."""
     plain = _holder(model)
     Elastic.of(plain)
-    del plain.__dict__[_ELASTIC]
-    decoding.uninstall(plain)
+    forget(plain)
     strip(plain)
     restore_output(plain)
     return plain
+
+
+def forget(model: nn.Module) -> None:
+    """Take off what an elastic model has beside its views."""
+    del model.__dict__[_ELASTIC]
+    decoding.uninstall(model)
+    saving.uninstall(model)
 
 
 def _holder(model: nn.Module) -> nn.Module:
@@ -257,12 +276,6 @@ def _holder(model: nn.Module) -> nn.Module:
     plain: Any = unwrap(model)
     inner: nn.Module = plain.get_base_model() if hasattr(plain, "get_base_model") else plain
     return inner
-
-
-def _refuse_adapters(model: nn.Module) -> None:
-    for path, module in model.named_modules():
-        if hasattr(module, "get_base_layer"):
-            raise SizeError(f"`{path}` carries an adapter, and sizes are nested in plain weights; merge it first")
 
 
 def _nest(block: Any, extent: Extent, heads: bool, skip: bool) -> NestedBlock:

@@ -85,9 +85,12 @@ def train(
     from slimformer.train.progress import AfterStep, BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
     from slimformer.train.trainer import SlimTrainer
     from slimformer.views import enable_checkpointing
+    from slimformer.views.slice import skip_of
 
     epoch = math.ceil(len(features) / options.batch_size)
     arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
+    # A step that skips a block has no gradients of it, for which processes would wait.
+    arguments.ddp_find_unused_parameters = any(skip_of(module) is not None for module in model.modules())
     callbacks: list[Any] = [LogAtTheEnd()]
     if before_step is not None:
         callbacks.append(BeforeStep(before_step))
@@ -216,7 +219,6 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
         disable_tqdm=True,
         report_to=[],
         dataloader_pin_memory=False,
-        ddp_find_unused_parameters=False,
         **evaluating,
     )
     _use_one_gpu(arguments, quiet)

@@ -166,6 +166,11 @@ def _pass_cache(how: Skip, hidden: Tensor, inputs: Sequence[Any]) -> None:
             cache.update(mark, mark, how.layer)
 
 
+def is_mark(keys: Tensor) -> bool:
+    """Whether the keys of a cache are those of a block that was skipped: one number per token."""
+    return keys.shape[1] == keys.shape[-1] == 1
+
+
 def cut(module: nn.Module, width: Width) -> None:
     """Let a bare model show only the first dimensions of its last hidden states.
 

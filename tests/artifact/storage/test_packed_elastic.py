@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from transformers import AutoModel
 
 import slimformer
 from slimformer import Anatomy
@@ -14,8 +15,8 @@ from slimformer.artifact.storage.elastic import PackedElasticStorage, SizesRecor
 from slimformer.inference.extraction import extract
 from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.student import quantize_numbers
-from slimformer.sizes import Costs, Elastic, make_elastic, name_sizes
-from slimformer.views import bake, packed_weights, quantized_weights
+from slimformer.sizes import Costs, Elastic, bake_size, make_elastic, name_sizes
+from slimformer.views import packed_weights, quantized_weights
 from tests import zoo
 from tests.artifact.conftest import STEP
 from tests.artifact.storage.test_packed import WAYS, answers, assert_same, quantized
@@ -32,8 +33,7 @@ def saved(model, folder, heads):
     """A quantized model as an elastic artifact."""
     elastic = make_elastic(model, name_sizes(SHARES, SHARES if heads else None))
     record = SizesRecord.of(elastic)
-    del model.__dict__["_slimformer_elastic"]
-    bake(model)
+    bake_size(model)
     slimformer.save(folder, model, step=STEP, storage=PackedElasticStorage(record))
 
 
@@ -94,3 +94,17 @@ def test_a_packed_model_of_own_widths_needs_slimformer(tmp_path):
     assert "packed" in alone.stderr or "safetensors" in alone.stderr
     code = f"import slimformer, transformers; transformers.AutoModel.from_pretrained({str(tmp_path / 'out')!r})"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_packed_elastic_model_is_saved_again(tmp_path):
+    model, inputs = quantized(zoo.build("llama")), zoo.inputs_for("llama")
+    saved(model, tmp_path / "elastic", heads=True)
+    loaded = slimformer.load(tmp_path / "elastic").model
+    slimformer.save(tmp_path / "again", loaded, step=STEP)
+    again = slimformer.load(tmp_path / "again")
+    assert again.manifest.model.storage == "packed-elastic"
+    with Elastic.of(loaded).at("S"), Elastic.of(again.model).at("S"):
+        assert_same(loaded, again.model, inputs)
+    loaded.save_pretrained(tmp_path / "largest")
+    assert [path.name for path in (tmp_path / "largest").glob("*.safetensors")] == ["packed.safetensors"]
+    assert_same(loaded, AutoModel.from_pretrained(tmp_path / "largest"), inputs)

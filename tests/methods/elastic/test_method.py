@@ -21,7 +21,7 @@ from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.errors import ArtifactError, ConfigError, SizeError
 from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
-from slimformer.sizes import Elastic, make_elastic
+from slimformer.sizes import Elastic, make_elastic, name_sizes
 from slimformer.views import attached
 from tests import corpus, runs, zoo
 from tests.methods.test_every_kind import generated
@@ -156,6 +156,19 @@ def test_once_for_all_draws_a_size_for_each_block():
         assert chisquare(list(counts.values())).pvalue > 0.001
 
 
+def test_once_for_all_skips_blocks_where_sizes_do():
+    """As often as a size leaves one out, so that what is measured there was trained; one block is always left."""
+    model = zoo.build("bert")
+    sizes = make_elastic(model, name_sizes([0.5, 1], depth=[0.34, 1]))
+    drawn = [SizeSchedule(sizes, (0.5, 0.5), seed=0, per_block=True).at(step) for step in range(600)]
+    for block in range(3):
+        counts = Counter(allocation.blocks[block] for allocation in drawn)
+        assert counts[None] / 600 == pytest.approx(0.33, abs=0.06)
+        assert counts[sizes.sizes[1]] / 600 == pytest.approx(0.5, abs=0.06)
+    assert all(any(allocation) for allocation in drawn)
+    assert any(sum(size is None for size in allocation) == 2 for allocation in drawn)
+
+
 def batch():
     inputs = zoo.inputs_for("bert")
     return {**inputs, "labels": torch.tensor([0, 1, 1])}
@@ -222,14 +235,16 @@ def test_each_update_of_joint_training_takes_a_batch_for_each_size(place, monkey
 
     monkeypatch.setattr(ElasticObjective, "begin", lambda self, step: (steps.append([]), begin(self, step)))
     monkeypatch.setattr(ElasticObjective, "__call__", noted)
-    result = train(
-        place, None, training="joint", batch_size=28, max_steps=10
-    )  # the fourth step of 96 examples is short
-    assert result.steps == 10 == len(steps)
+    result = train(place, None, training="joint", batch_size=28, max_steps=10)
+    assert result.steps == 10 == len(steps)  # the fourth step of 96 examples is short
     for step in steps:
         assert [name for name, _ in step] == ["S", "M", "L", "XL"][: len(step)]
         assert len({inputs for _, inputs in step}) == len(step)
     assert [len(step) for step in steps] == [4, 4, 4, 2, 4, 4, 4, 2, 4, 4]
+    steps.clear()
+    train(place, None, training="joint", batch_size=16, accumulation=2, max_steps=2)
+    # As two processes share them: their first parts are the first two of one process.
+    assert [[name for name, _ in step] for step in steps] == [["S", "S", "M", "M", "L", "L", "XL", "XL"]] * 2
 
 
 @pytest.mark.slow
@@ -283,14 +298,15 @@ def test_killed_and_resumed_with_accumulation_ends_with_the_same_bytes(place, tm
 
 
 SCRIPT = """
+import json
 import os
 import sys
 from slimformer import elastic
 from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.cli.output import print_json
 
-base, data, out = sys.argv[1:]
-loop = {"max_steps": 6, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True}
+base, data, out, more = sys.argv[1:]
+loop = {"max_steps": 6, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True, **json.loads(more)}
 loop["accumulation"] = 2 // int(os.environ.get("WORLD_SIZE", "1"))
 result = elastic(model=base, task="classification", data=data, out=out, **loop)
 print_json({**result.summary(), "losses": [entry["loss"] for entry in result.log if "loss" in entry]})
@@ -298,11 +314,12 @@ print_json({**result.summary(), "losses": [entry["loss"] for entry in result.log
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_sizes_that_one_does(place, tmp_path):
+@pytest.mark.parametrize("more", [{}, {"depth_sizes": "0.5,0.5,1,1"}], ids=["neurons", "blocks"])
+def test_two_processes_train_the_sizes_that_one_does(place, tmp_path, more):
     def run(launcher, out):
         script = out.with_suffix(".py")
         script.write_text(SCRIPT)
-        arguments = [*launcher, str(script), str(place / "base"), str(place / "data"), str(out)]
+        arguments = [*launcher, str(script), str(place / "base"), str(place / "data"), str(out), json.dumps(more)]
         done = subprocess.run(arguments, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
         return json.loads(done.stdout)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from slimformer.errors import ConfigError
-from slimformer.sizes import Draft, Elastic
+from slimformer.errors import ConfigError, SizeError
+from slimformer.sizes import Draft, Elastic, make_elastic, name_sizes
 from slimformer.sizes.decoding.cache import RowCache, Slots
-from tests.sizes.decoding.models import GREEDY, elastic_decoder, prompts
+from tests.sizes.decoding.models import GREEDY, decoder, elastic_decoder, prompts
 
 PLAIN = {**GREEDY, "eos_token_id": None}
 
@@ -121,6 +121,33 @@ def test_a_conversation_goes_on_at_other_sizes(batch):
     alone = model.generate(**inputs, **{**PLAIN, "max_new_tokens": 35})
     assert torch.equal(written[True][:, :16], alone[:, :16])
     assert not torch.equal(written[True], alone)
+
+
+@pytest.mark.parametrize("draft", [None, "same"])
+@pytest.mark.parametrize(
+    ("first", "second", "heads"),
+    [
+        ("XL", "M", "0 has key-value heads 2 and 1"),
+        ("M", "XL", "0 has key-value heads 1 and 2"),
+        ("XL", "XL,0,XL", r"1 has key-value heads 2 and none \(skipped\)"),
+        ("0,XL,XL", "XL", r"0 has key-value heads none \(skipped\) and 2"),
+    ],
+)
+def test_a_cache_of_other_heads_or_blocks_is_refused(first, second, heads, draft):
+    model, inputs = decoder(), prompts(2)
+    elastic = make_elastic(model, name_sizes([0.25, 0.5, 1], heads=[0.5, 0.5, 1]), skip=True)
+    with elastic.at(first):
+        output = model.generate(**inputs, **PLAIN, return_dict_in_generate=True)
+    cache, text = output.past_key_values, output.sequences
+    before = [layer.keys.clone() for layer in cache.layers]
+    mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 40), value=1)
+    further = {"input_ids": text, "attention_mask": mask, "past_key_values": cache, **PLAIN}
+    with elastic.at(second), pytest.raises(SizeError, match=f"cannot serve the size in use: block {heads}"):
+        model.generate(**further, draft=draft and second)
+    assert all(torch.equal(layer.keys, keys) for layer, keys in zip(cache.layers, before, strict=True))
+    with elastic.at(first):
+        model.generate(**further)
+    assert cache.get_seq_length() == 88
 
 
 def test_new_tokens_alone_go_on_from_a_cache():

@@ -11,7 +11,7 @@ from slimformer.artifact.storage.packed import PackedStorage
 from slimformer.artifact.storage.plain import PlainStorage
 from slimformer.errors import ArtifactError, SizeError, ViewError
 from slimformer.files import read_limited
-from slimformer.sizes import MOST_SIZES, Elastic, Size, make_elastic
+from slimformer.sizes import MOST_SIZES, Elastic, Size, copy_largest, make_elastic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,6 +165,12 @@ class PackedElasticStorage(WithSizes, PackedStorage):
     """Packed weights of the largest size, which hold those of the others: codes are cut as weights are."""
 
     name = "packed-elastic"
+
+
+def with_sizes(model: Any) -> tuple[PreTrainedModel, WithSizes]:
+    """The largest size of an elastic model in memory, and how it is stored with the others."""
+    record, plain = SizesRecord.of(Elastic.of(model)), copy_largest(model)
+    return plain, (PackedElasticStorage if getattr(plain, "is_quantized", False) else ElasticStorage)(record)
 
 
 WITH_SIZES = """```python

@@ -103,7 +103,9 @@ class Elastic(SizedMethod[ElasticConfig]):
 
         config, kind = self.config, self.data.kind
         self.sizes = self._nest(model)
-        joint = [self.sizes.allocation(size) for size in self.sizes.sizes] if config.training == "joint" else []
+        # Neighbouring parts have one size, so that examples meet the same one however processes share them.
+        turns = config.accumulation if config.training == "joint" else 0
+        joint = [self.sizes.allocation(size) for size in self.sizes.sizes for _ in range(turns)]
         return ElasticObjective(
             model, config.distil_weight, config.temperature, kind.items, joint, kind.loss_term, kind.teaching_term
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from slimformer.objectives import Loss
     from slimformer.objectives.recording import Activations, Request
+    from slimformer.sizes import Size
 
 
 class SizeSchedule:
@@ -50,8 +51,17 @@ class SizeSchedule:
         draw = random.Random(f"{self.seed} {step}")
         weights = (1.0,) * len(self.probabilities) if step < self.uniform else self.probabilities
         if self.per_block:
-            return Allocation(tuple(draw.choices(self.elastic.sizes, k=len(self.elastic.blocks))))
+            return self._skipped(draw, draw.choices(self.elastic.sizes, k=len(self.elastic.blocks)))
         return self.elastic.allocation(draw.choices(self.elastic.sizes, weights)[0])
+
+    def _skipped(self, draw: random.Random, sizes: Sequence[Size]) -> Allocation:
+        """These sizes, without a block as often as its size leaves one out; the last one drawn is kept."""
+        blocks: list[Size | None] = list(sizes)
+        for index in draw.sample(range(len(sizes)), len(sizes)) if any(size.depth < 1 for size in sizes) else ():
+            left = sum(size is not None for size in blocks)
+            if self.elastic.may_skip(index) and left > 1 and draw.random() >= sizes[index].depth:
+                blocks[index] = None
+        return Allocation(tuple(blocks))
 
 
 class Largest:

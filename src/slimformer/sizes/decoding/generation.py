@@ -1,4 +1,7 @@
-"""`generate` of an elastic decoder: with `draft="S"` a smaller size writes ahead; without, all is as before."""
+"""`generate` of an elastic decoder: with `draft="S"` a smaller size writes ahead; without, all is as before.
+
+A cache that a size with other heads or blocks has filled is refused in both cases.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +48,16 @@ def generate(model: Any, *args: Any, draft: Draft | Sized | None = None, **kwarg
     Example:
         >>> model.generate(**tokenizer("Once upon a time", return_tensors="pt"), draft="S", max_new_tokens=40)
     """
-    original = type(model).generate
+    from slimformer.sizes.elastic import Elastic
+
+    original, elastic = type(model).generate, Elastic.of(model)
+    elastic.check_cache(kwargs.get("past_key_values"))
     if draft is None:
         return original(model, *args, **kwargs)
     from slimformer.sizes.decoding.run import Decoding
-    from slimformer.sizes.elastic import Elastic
 
     drafting = Draft.of(draft)
-    Elastic.of(model).share_cache(drafting.size)
+    elastic.share_cache(drafting.size)
     _refuse(model, args, kwargs)
     decoding = Decoding(drafting, kwargs.get("streamer"))
     return original(model, *args, custom_generate=decoding, **kwargs)
