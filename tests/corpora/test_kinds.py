@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from slimformer.corpus import open_corpus
 from slimformer.corpus.source import refuse
+from slimformer.errors import DataError
 
 TEXTS = [f"document {number} says «{'ja' * (number % 7)}»" for number in range(200)]
 ANY = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40), min_size=1, max_size=12)
@@ -178,3 +179,19 @@ def test_a_folder_is_read_in_order_and_hidden_files_are_not(write, tmp_path):
     write("b/.cache/x.txt", "hidden")
     assert flat(segments_of(tmp_path, 100)) == ["first", "second", "third"]
     assert flat(segments_of([tmp_path / "c.tsv", str(tmp_path / "b")], 100)) == ["third", "first", "second"]
+
+
+@pytest.mark.parametrize(("name", "write_as"), [("a.csv", as_csv), ("a.tsv", as_tsv)])
+@pytest.mark.parametrize("segment", [40, 2**20])
+def test_without_a_header_columns_go_by_number(write, name, write_as, segment):
+    whole = write_as(TEXTS)
+    path = write(name, whole[whole.index("\n") + 1 :])
+    assert flat(segments_of(path, segment, text_column="1", header=False)) == TEXTS
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_a_first_line_that_looks_like_data_is_told(write, name):
+    between = "," if name == "a.csv" else "\t"
+    path = write(name, "".join(f"{number}{between}a text of some more than six words\n" for number in range(3)))
+    with pytest.raises(DataError, match="looks like a file without a header"):
+        open_corpus(path, text_column="1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
@@ -26,8 +27,9 @@ from slimformer.corpus.source import (
     size_of,
     text_column_of,
 )
-from slimformer.errors import DataError
+from slimformer.errors import DataError, shorten
 from slimformer.files import CsvRows, csv_reason, why_one_column
+from slimformer.tasks.readers.delimited import looks_headerless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,30 +87,45 @@ class QuotedRecords(Source):
         yield f"QuotedRecords {self.field}".encode()
 
 
-def open_tsv(file: SourceFile, text_column: str | None, step: int) -> Source:
-    """A TSV file; its first line names the columns."""
+def open_tsv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> Source:
+    """A TSV file; its first line names the columns, or their numbers do."""
     path = file.path
-    byte, header = first_line(path)
-    names = check_names(header.split("\t"), str(path))
+    byte, first = first_line(path)
+    names = _names(path, first.split("\t"), text_column, header)
     field = names.index(text_column_of(names, str(path), text_column))
     with opened(path) as content:
         content.seek(byte)
-        content.readline()
+        if header:
+            content.readline()
         begin = content.tell()
         record = content.readline(RECORD_LIMIT).decode(errors="replace").rstrip("\r\n")
-    if reason := why_one_column(names, record.split("\t"), "\t"):
+    if header and (reason := why_one_column(names, record.split("\t"), "\t")):
         raise DataError(f"`{path}` {reason}")
     ranges = ByteRanges(path, begin, size_of(path), step, LINE_END, RECORD_LIMIT)
     return TabbedLines(file, ranges, tuple(names), field)
 
 
-def open_csv(file: SourceFile, text_column: str | None, step: int) -> Source:
-    """A CSV file; its first record names the columns."""
+def open_csv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> Source:
+    """A CSV file; its first record names the columns, or their numbers do."""
     records = _records(file.path)
-    _, header = next(records, (0, [""]))
-    names = check_names([name.encode("latin-1").decode(errors="replace") for name in header], str(file.path))
+    first = next(records, (0, [""]))
+    fields = [name.encode("latin-1").decode(errors="replace") for name in first[1]]
+    names = _names(file.path, fields, text_column, header)
     field = names.index(text_column_of(names, str(file.path), text_column))
+    records = records if header else chain([first], records)
     return QuotedRecords(file, _borders(file.path, records, names, step), tuple(names), field)
+
+
+def _names(path: Path, fields: list[str], text_column: str | None, header: bool) -> list[str]:
+    """What the columns are called."""
+    if not header:
+        return [str(number) for number in range(len(fields))]
+    if text_column not in fields and looks_headerless(fields, ()):
+        raise DataError(
+            f"`{path}` looks like a file without a header: its first line begins `{shorten(fields[0], 40)}`; give "
+            "`--no-header`, and with `--text-column` the number of the text's column, from 0"
+        )
+    return check_names(fields, str(path))
 
 
 def _borders(path: Path, records: Iterator[tuple[int, list[str]]], names: list[str], step: int) -> NDArray[np.int64]:

@@ -28,7 +28,9 @@ ENDINGS = (*TEXT_ENDINGS, *TABLES)
 PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
 
 
-def find_sources(path: str | Path, text_column: str | None, documents: Documents, step: int) -> Iterator[Source]:
+def find_sources(
+    path: str | Path, text_column: str | None, documents: Documents, step: int, header: bool = True
+) -> Iterator[Source]:
     """The sources a path, or the name of a Hub data set, stands for."""
     place = as_path(path)
     if place.is_dir():
@@ -36,9 +38,10 @@ def find_sources(path: str | Path, text_column: str | None, documents: Documents
             yield open_stored(place, text_column, step)
         else:
             for file in _files_below(place):
-                yield from _open(SourceFile(file, file.relative_to(place).as_posix()), text_column, documents, step)
+                named = SourceFile(file, file.relative_to(place).as_posix())
+                yield from _open(named, text_column, documents, step, header)
     elif place.exists():
-        yield from _open(SourceFile(place, place.name), text_column, documents, step)
+        yield from _open(SourceFile(place, place.name), text_column, documents, step, header)
     else:
         name = None if isinstance(path, Path) or place.suffix.lower() in ENDINGS else parse_hub_name(path)
         if name is None:
@@ -59,7 +62,7 @@ def _files_below(folder: Path) -> list[Path]:
     return readable
 
 
-def _open(file: SourceFile, text_column: str | None, documents: Documents, step: int) -> Iterator[Source]:
+def _open(file: SourceFile, text_column: str | None, documents: Documents, step: int, header: bool) -> Iterator[Source]:
     """The source of a file; none for an empty one."""
     path, kind = file.path, file.path.suffix.lower()
     if kind in PACKED:
@@ -79,9 +82,9 @@ def _open(file: SourceFile, text_column: str | None, documents: Documents, step:
     if kind == ".parquet":
         yield open_parquet(file, text_column, step)
     elif kind == ".csv":
-        yield open_csv(file, text_column, step)
+        yield open_csv(file, text_column, step, header)
     elif kind == ".tsv":
-        yield open_tsv(file, text_column, step)
+        yield open_tsv(file, text_column, step, header)
     elif kind not in TEXT_ENDINGS or holds_json(path):
         yield open_json_lines(file, text_column, step)
     else:
@@ -108,6 +111,7 @@ def open_corpus(
     *,
     text_column: str | None = None,
     documents: Documents = "lines",
+    header: bool = True,
     segment: int = SEGMENT,
 ) -> Corpus:
     """Open text of any size and check the beginning of every file.
@@ -118,6 +122,7 @@ def open_corpus(
         text_column: The column of the text in files that have columns; unless given `text`, or the only one that
             can be meant.
         documents: What a document of a text file is: each of its `lines`, or `paragraphs` parted by blank lines.
+        header: Whether the first line of CSV and TSV files names the columns; else their numbers from 0 do.
         segment: Bytes of text that are read at once and stay together when shuffling.
     """
     if documents not in get_args(Documents):
@@ -127,7 +132,7 @@ def open_corpus(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise DataError("no path was given; give files, folders or Hub names")
-    sources = [source for path in given for source in find_sources(path, text_column, documents, segment)]
+    sources = [source for path in given for source in find_sources(path, text_column, documents, segment, header)]
     named = ", ".join(f"`{path}`" for path in given[:3]) + (" …" if len(given) > 3 else "")
     if text_column is not None and sources and all(isinstance(each, TextLines | TextParagraphs) for each in sources):
         raise DataError(f"text_column is `{text_column}`, but {named} holds plain text without columns; leave it out")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slimformer.corpus import open_corpus
 from slimformer.corpus.corpus import Part
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
@@ -51,7 +50,7 @@ class StreamedFeatures(Features):
 def open_parts(options: CorpusOptions, *, causal: bool) -> TaskData:
     """The task of a corpus: as train, what a tokenizer may learn from; as dev, documents held out."""
     assert options.corpus is not None
-    corpus = open_corpus(options.corpus, text_column=options.text_column, documents=options.documents)
+    corpus = options.open_texts()
     splits = {
         "train": Part(corpus, held_out=False).first(TRAIN_CHARACTERS),
         "dev": Part(corpus, held_out=True).first(DEV_CHARACTERS),
@@ -68,7 +67,7 @@ def open_parts(options: CorpusOptions, *, causal: bool) -> TaskData:
 
 def stream_features(config: Any, data: TaskData, tokenizer: Any, length: int) -> StreamedFeatures:
     """All training examples of a run: those of its steps, or of its passes over the corpus."""
-    corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+    corpus = config.open_texts()
     stream = Part(corpus, held_out=False).stream(tokenizer, length, seed=config.seed)
     steps = config.max_steps or math.ceil(config.epochs * stream.epoch_size() / config.batch_size)
     identity = f"{corpus.digest()} {length} {config.documents}".encode() + tokenizer.backend_tokenizer.to_str().encode()

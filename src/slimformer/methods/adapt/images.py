@@ -34,7 +34,8 @@ SHARE = 0.75
 HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
 OF_TEXT = (
-    "text_column", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data", "new_tokens",
+    "text_column", "header", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data",
+    "new_tokens",
 )  # fmt: skip
 
 

@@ -120,7 +120,7 @@ class Texts:
     def corpus(self) -> Corpus:
         """All of the corpus."""
         assert self.config.corpus is not None
-        return open_corpus(self.config.corpus, text_column=self.config.text_column, documents=self.config.documents)
+        return self.config.open_texts()
 
     def model(self, start: str, *, whole: bool = False) -> PreTrainedModel:
         """A model with the head of a language model, which is new where the checkpoint has none.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer import __version__, models
-from slimformer.corpus import open_corpus
 from slimformer.inference.bench import bench
 from slimformer.methods.distill.method import Distill, DistillResult
 from slimformer.methods.distill.setup import set_up
@@ -142,7 +141,7 @@ def _real_length(config: DistillConfig, result: DistillResult) -> int:
     if models.sees_images(result.model.config):
         return 1
     assert config.corpus is not None
-    corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+    corpus = config.open_texts()
     extent = corpus.estimate(result.processor)
     length = round(extent.tokens / max(extent.documents, 1)) + int(result.processor.num_special_tokens_to_add())
     most: int = models.positions(result.model.config) or length

@@ -9,7 +9,7 @@ import torch
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
-from slimformer.corpus import ImageCorpus, open_corpus, open_images
+from slimformer.corpus import ImageCorpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.methods.corpus import example_length
@@ -189,9 +189,10 @@ def wants_masks(terms: list[Weighted]) -> list[str]:
 def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
     assert config.corpus is not None
     if length is not None:
-        return open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
-    if config.text_column is not None:
-        raise ConfigError(f"`text_column` is `{config.text_column}`, and the teacher sees images; leave it out")
+        return config.open_texts()
+    for name in ("text_column", "header"):
+        if (value := getattr(config, name)) is not None:
+            raise ConfigError(f"`{name}` is `{value}`, and the teacher sees images; leave it out")
     return open_images(config.corpus)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import models
-from slimformer.corpus import open_corpus
 from slimformer.corpus.corpus import Part, first_documents
 from slimformer.errors import CheckpointError, DataError
 from slimformer.inference.door import look_up, open_model
@@ -81,7 +80,7 @@ class Extend(Method[ExtendConfig]):
         check_extendable(self.source)
         assert config.corpus is not None
         assert config.new_tokens is not None
-        corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+        corpus = config.open_texts()
         self.held_out = Part(corpus, held_out=True)
         if not any(first_documents(self.held_out, 1)):
             raise DataError(

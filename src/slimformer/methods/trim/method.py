@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import models
-from slimformer.corpus import open_corpus
 from slimformer.errors import CheckpointError
 from slimformer.inference.door import look_up, open_model
 from slimformer.methods.method import Method, RunResult, Showcase
@@ -77,7 +76,7 @@ class Trim(Method[TrimConfig]):
         if models.sees_images(self.source.config):
             raise CheckpointError(f"`{self.base}` sees images and has no word pieces to trim; give a text model")
         assert config.corpus is not None
-        self.corpus = open_corpus(config.corpus, text_column=config.text_column, documents=config.documents)
+        self.corpus = config.open_texts()
         opened = open_model(self.source, dtype="stored")
         self.model, self.processor = opened.model, opened.processor
         return self.corpus.digest()
