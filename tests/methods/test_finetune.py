@@ -196,7 +196,7 @@ def test_another_kind_of_task_gets_a_new_head_even_if_its_weights_bear_the_same_
     result = slimformer.finetune(model=first, task="tagging", data=tmp_path, **STILL)
     assert result.model.classifier.weight.shape == before.shape
     assert not torch.allclose(result.model.classifier.weight, before, atol=1e-3)
-    assert "another kind of task (`BertForSequenceClassification`)" in result.notes[0]
+    assert "another kind of task (`BertForSequenceClassification`)" in result.notes[-1]
 
 
 def test_from_one_kind_of_decoder_to_the_next(data, tmp_path):

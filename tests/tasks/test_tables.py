@@ -62,6 +62,8 @@ def test_what_is_for_tables_is_refused_elsewhere(write, option):
         DataError, match=r"task `sst2` knows how its files are written, .* give `--task classification`"
     ):
         get_task("sst2").load(path, ["train"], **option)
+    with pytest.raises(DataError, match=r"`owner/name` is a data set of the Hub, and `--.*` is for CSV and TSV"):
+        get_task("classification").load("owner/name", **option)
 
 
 def tweets(write):

@@ -170,7 +170,7 @@ def usual_shares(path: Path, splits: Sequence[str]) -> Mapping[str, float] | Non
 
 def holds_tables(path: Path) -> bool:
     """Whether a file, or some file of a folder, may be CSV or TSV."""
-    files = path.iterdir() if path.is_dir() else [path]
+    files = path.glob("*") if path.is_dir() else [path]
     return any(file.name.removesuffix(".gz").lower().endswith((".csv", ".tsv", ".txt")) for file in files)
 
 

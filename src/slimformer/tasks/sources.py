@@ -116,6 +116,15 @@ class _Reading:
             )
         return read(path, reader, split, **(self.options if reader in ("conll", "conllu") else {}))
 
+    def whole(self, path: Path, layout: Layout | None) -> SplitRows:
+        """A single file; of a preset's own, only the language asked for."""
+        split = self.wanted[0]
+        if layout is None:
+            return _join([self.own_table(path, split)], None)
+        if self.shares is not None or self.language is not None:
+            return _read_files([path], layout, split, self.language)
+        return _join([read(path, layout.reader, split, **layout.options)], layout)
+
     def columns_kept_together(self, whole: SplitRows) -> Sequence[str]:
         """The columns whose equal values stay together when the rows are divided."""
         carve = whole.layout.carve if whole.layout and self.shares is not None else None
@@ -243,10 +252,7 @@ def _read_single(reading: _Reading, path: Path, layout: Layout | None) -> dict[s
             f"`{path}` is divided into {' and '.join(shares or ())}, but {absent[0]} was asked for; give a third share "
             "for it, such as `--shares 0.8,0.1,0.1`"
         )
-    if layout:
-        whole = _read_files([path], layout, wanted[0], reading.language)
-    else:
-        whole = _join([reading.own_table(path, wanted[0])], None)
+    whole = reading.whole(path, layout)
     if not shares:
         return {wanted[0]: whole}
     parts = carved_rows(whole.rows, shares, reading.columns_kept_together(whole), in_order=reading.kind.in_order)
@@ -264,6 +270,10 @@ def _read_hub(reading: _Reading, source: str | Path | None) -> dict[str, SplitRo
     own = preset.hub.name.format(language=reading.language or "en") if preset.hub else ""
     name = parse_hub_name(str(source) if source is not None else own)
     assert name is not None  # `_existing` refused everything else
+    if reading.table:
+        raise DataError(
+            f"`{name}` is a data set of the Hub, and {_named(reading.table)} is for CSV and TSV; leave it out"
+        )
     datasets = fetch(name)
     return {
         split: _join([read_dataset(name, found, datasets[found])], preset.hub.layout() if preset.hub else None)

@@ -177,6 +177,8 @@ def test_a_corpus_of_one_document_is_refused(tmp_path):
     ("settings", "message"),
     [
         ({"corpus": "a.txt", "data": "b"}, "`corpus` is text without labels, which `data` is not for"),
+        ({"corpus": "a.txt", "header": False}, "`corpus` is text without labels, which `header` is not for"),
+        ({"corpus": "a.txt", "shares": "0.9,0.1"}, "`corpus` is text without labels, which `shares` is not for"),
         ({"corpus": "a.txt", "task": "sst2"}, "a corpus is learned by `language-modelling`"),
         ({"model": "minilm", "layers": 2}, "`model` is a checkpoint, and `layers` is for new weights"),
         ({"model": "minilm", "vocabulary": 300}, "`vocabulary` is for new weights"),

@@ -61,6 +61,8 @@ def read_mapping(path: Path) -> dict[str, str]:
     """Read TweetEval's list of labels: a label as data spell it, a tab and its name a line."""
     names: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
         # Of emoji a third field has the description.
         label, name, *_ = (field.strip() for field in [*line.split("\t"), "", ""])
         if not label or not name:
