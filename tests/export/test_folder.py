@@ -242,6 +242,19 @@ def test_what_has_no_tokenizer_goes_into_a_file_alone(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
+def test_a_model_in_memory_with_its_tokenizer(tmp_path):
+    model = making.bert()
+    to_onnx(model, tmp_path / "out", processor=corpus.tokenizer())
+    pipeline, manifest = open_pipeline(tmp_path / "out"), read_manifest(tmp_path / "out")
+    with torch.inference_mode():
+        logits = model(**corpus.tokenizer()("a fine film", return_tensors="pt")).logits[0]
+    assert pipeline(["a fine film"])[0]["scores"] == pytest.approx(
+        dict(zip(["LABEL_0", "LABEL_1", "LABEL_2"], logits.softmax(-1).tolist(), strict=True)), abs=1e-5
+    )
+    assert manifest.base is None
+
+
 def test_data_that_cannot_be(classifier, tmp_path):
     source, _ = classifier
     out = tmp_path / "out"

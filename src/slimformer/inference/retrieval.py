@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from slimformer.artifact.staging import staging
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
 from slimformer.files import as_path, open_file, read_limited
+from slimformer.inference.door import OpenModel
 from slimformer.inference.embedding import check_pipeline, embed, table_of
 from slimformer.inference.evaluation import prepare_split
 from slimformer.inference.nearest import SEARCHES
 from slimformer.inference.routing import mean_length, relative_costs
-from slimformer.inference.runners import SizedRunner, TorchRunner
+from slimformer.inference.runners import SizedRunner
 from slimformer.models.pooling import normalize
 from slimformer.models.sentence import SentenceSettings
 from slimformer.sizes import Elastic, is_elastic
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.inference.pipeline import TaskPipeline
-    from slimformer.inference.runners import Array
+    from slimformer.inference.runners import Array, Runner
     from slimformer.tasks.options import TaskOptions
 
 VECTORS, RECORD = "vectors.safetensors", "index.json"
@@ -207,7 +208,7 @@ def measure_retrieval(
         k: Neighbours that recall is counted over.
         pooling: How outputs become one vector, such as `cls`; by default as recorded with the model, or their mean.
         batch_size: Items per forward; changes speed and memory only.
-        loading: What else `open_model` takes.
+        loading: What else `open_runnable` takes.
 
     Returns:
         For each size: `one_nearest_neighbour`, the share of queries whose nearest item bears their label;
@@ -220,10 +221,13 @@ def measure_retrieval(
     if not kind.embeds:
         raise ConfigError(f"task `{asked.data.preset.name}` gives no vectors; give `retrieval` or `image-retrieval`")
     kind = kind if pooling is None else kind.with_settings(sentence=SentenceSettings(pooling=(pooling,)))
-    runner, model = TorchRunner(asked.model, kind), asked.in_torch.model
-    elastic = Elastic.of(model) if is_elastic(model) else None
-    runners = {"XL": runner} if elastic is None else {n: SizedRunner(runner, elastic, n) for n in elastic.names}
-    costs = [1.0] if elastic is None else relative_costs(model, mean_length(asked)).tolist()
+    opened, runner = asked.opened, asked.opened.runner(kind)
+    runners: dict[str, Runner] = {"XL": runner}
+    costs = [1.0]
+    if isinstance(opened, OpenModel) and is_elastic(opened.model):
+        elastic = Elastic.of(opened.model)
+        runners = {name: SizedRunner(runner, elastic, name) for name in elastic.names}
+        costs = relative_costs(opened.model, mean_length(asked)).tolist()
     items = {size: searched.outputs(each, batch_size)["embeddings"] for size, each in runners.items()}
     vectors = {size: asked.outputs(each, batch_size)["embeddings"] for size, each in runners.items()}
     labels = [[example["label"] for example in each.data[each.split]] for each in (searched, asked)]

@@ -39,7 +39,7 @@ class OnnxRunner:
         if missing:
             raise ArtifactError(
                 f"{kind.name} needs `{missing[0]}`, and `{session.path}` gives {', '.join(session.outputs)}; export a "
-                "model with the head of that task"
+                "model that gives it, or ask for what this one was made for"
             )
         self.session = session
         self.kind = kind

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.artifact import TaskRecord
 from slimformer.artifact.provenance import count
 from slimformer.artifact.storage.onnx import OnnxRecord, SentenceRecord
 from slimformer.artifact.storage.plain import save_processor
@@ -99,14 +98,6 @@ class Exported:
             task=None if task is None else task.model_copy(update={"labels": None}),
             settings=OnnxRecord.settings_of(config, architecture, labels),
         )
-
-    def made_for(self, record: OnnxRecord) -> TaskRecord | None:
-        """What the manifest and the card of a folder tell of the task."""
-        if record.kind is None:
-            return None
-        task = record.made_for() or TaskRecord(name=record.kind, kind=record.kind, labels=record.labels)
-        pooled = {} if record.sentence is None else {"sentence": record.sentence.model_dump()}
-        return task.model_copy(update={"settings": {**task.settings, **pooled}})
 
     def processor_sum(self) -> str | None:
         """The sum of its tokenizer or image processor: of the files it came from, or of those it would be saved in."""

@@ -86,6 +86,6 @@ def fill(
         Step(method="export", config=config.model_dump(exclude_defaults=True)),
         base=None if exported.source is None else exported.source.name,
         metrics=metrics,
-        task=exported.made_for(record),
+        task=record.told_task(),
         command=command,
     )

@@ -88,7 +88,7 @@ class OnnxRecord(Record):
     @classmethod
     def settings_of(cls, config: PretrainedConfig, architecture: str, labels: list[str] | None) -> dict[str, Any]:
         """What is recorded of a config."""
-        settings: dict[str, Any] = json.loads(config.to_json_string())
+        settings: dict[str, Any] = parse_json(config.to_json_string())
         left_out = (*_OF_SOURCE, *(_LABELS if labels is not None else ()))
         kept = {name: value for name, value in settings.items() if name not in left_out}
         return {**kept, "architectures": [architecture], "dtype": "float32"}
@@ -107,6 +107,14 @@ class OnnxRecord(Record):
     def made_for(self) -> TaskRecord | None:
         """What the artifact was made for, with the labels."""
         return None if self.task is None else self.task.model_copy(update={"labels": self.labels})
+
+    def told_task(self) -> TaskRecord | None:
+        """What the manifest and the card of a folder tell of the task, however the model came to it."""
+        if self.kind is None:
+            return None
+        task = self.made_for() or TaskRecord(name=self.kind, kind=self.kind, labels=self.labels)
+        pooled = {} if self.sentence is None else {"sentence": self.sentence.model_dump()}
+        return task.model_copy(update={"settings": {**task.settings, **pooled}})
 
     def to_text(self, indent: int | None = None) -> str:
         """The record as JSON; what is left out is default."""
