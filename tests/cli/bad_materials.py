@@ -148,6 +148,35 @@ MODELS = {
     "a student of more blocks than a model may have": Bad(
         lambda room: room.distill("--layers", 3_000), ("`--layers` is `3000`", "2048"), 2
     ),
+    "a budget that is too small for any student": Bad(
+        lambda room: room.distill("--max-bytes", "2kB"),
+        ("`--max-bytes` is 2,000, and the smallest student takes", "`--trim`"),
+    ),
+    "a budget that the teacher keeps to": Bad(
+        lambda room: room.distill("--max-params", "9B"), ("`--max-params` is 9,000,000,000", "the teacher itself has")
+    ),
+    "a budget that is no size": Bad(
+        lambda room: room.distill("--max-bytes", "10 megs"), ("`--max-bytes` is `10 megs`", "`10MB`"), 2
+    ),
+    "a budget beside a student": Bad(
+        lambda room: room.distill("--student", room.base, "--max-ms", 3), ("leave out `--max-ms` or `--student`",), 2
+    ),
+    "fewer pieces than always stay": Bad(
+        lambda room: [*room.distill("--layers", 1, "--keep", 3), "--trim"], ("`--keep` is 3", "always stay")
+    ),
+    "pieces to keep without trimming": Bad(
+        lambda room: room.distill("--layers", 1, "--keep", 3), ("`--keep` is 3", "`--trim`"), 2
+    ),
+    "word pieces of images": Bad(
+        lambda room: [*room.distill("--teacher", room.viewer, "--layers", 1), "--trim"],
+        ("`--trim` drops word pieces, and the teacher sees images",),
+    ),
+    "a preset that is not known": Bad(
+        lambda room: room.distill("--layers", 1, "--preset", "phone"), ("`--preset` is `phone`", "'laptop'"), 2
+    ),
+    "factorised embeddings of a family that has none": Bad(
+        lambda room: room.distill("--teacher", room.viewer, "--embedding", 8), ("has no factorised embeddings",)
+    ),
     "a student of images for a teacher of texts": Bad(
         lambda room: room.distill("--student", room.viewer), ("`--student` is", "takes images", "teacher takes text")
     ),

@@ -240,3 +240,19 @@ def test_no_character_of_a_long_document_is_lost(write):
     text = "naïve word " * 30_000 + "€" * 300_000 + "end"
     stream = open_corpus(write("a.jsonl", json.dumps({"text": text}))).stream(BYTES, 10**7, pack=False)
     assert text_of(BYTES, stream[0]["input_ids"]) == text
+
+
+def test_an_estimate_of_a_small_corpus_is_exact(corpus):
+    documents = list(corpus.documents())
+    extent = corpus.estimate(WORDS)
+    assert extent.documents == len(documents)
+    assert extent.tokens == sum(len(WORDS(document)["input_ids"]) - 2 for document in documents)
+
+
+def test_an_estimate_of_a_large_corpus_looks_at_a_part_of_it(write):
+    documents = [f"{number:07d} " + "w " * 30 for number in range(20_000)]
+    large = open_corpus(write("a.txt", "\n".join(documents)))
+    extent = large.estimate(BYTES)
+    assert extent.documents == pytest.approx(20_000, rel=0.02)
+    whole = sum(len(BYTES(document)["input_ids"]) for document in documents[:100]) * 200
+    assert extent.tokens == pytest.approx(whole, rel=0.05)

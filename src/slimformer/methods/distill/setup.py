@@ -234,6 +234,8 @@ def _length(config: DistillConfig, teacher: PretrainedConfig, student: Pretraine
     if hasattr(teacher, "patch_size"):
         if config.max_length is not None:
             raise ConfigError("`max_length` is for text, and the teacher sees images; leave it out")
+        if config.trim:
+            raise ConfigError("`trim` drops word pieces, and the teacher sees images; leave it out")
         return None
     limits = map(models.positions, (teacher, student))
     return example_length(config.max_length, *limits, default=PRESETS[config.preset]["max_length"])

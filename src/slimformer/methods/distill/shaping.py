@@ -97,7 +97,7 @@ class Ladder:
         self._known: dict[StudentShape, Proposal] = {}
 
     @property
-    def given(self) -> str:
+    def parts(self) -> str:
         """The parts of the shape that were given, as a message names them."""
         sizes = {name: getattr(self.fixed, name) for name in SIZES}
         return ", ".join(f"`{name}` {size}" for name, size in sizes.items() if size is not None)
@@ -108,7 +108,7 @@ class Ladder:
         bodies = []
         for hidden in self._widths():
             heads = self.heads or suitable_heads(hidden, self.teacher.config)
-            if heads is not None and hidden % heads == 0:
+            if heads is not None and fits(hidden, heads, self.teacher.config):
                 sizes = {"hidden": hidden, "heads": heads}
                 bodies += [self.fixed.model_copy(update={**sizes, "layers": layers}) for layers in self._depths(hidden)]
         whole = [self.whole(body) for body in bodies]
@@ -223,11 +223,17 @@ def suitable_heads(hidden: int, teacher: PretrainedConfig) -> int | None:
         return own
     grouped = getattr(teacher, "num_key_value_heads", None) or own
     for heads in (HEADS, *range(MOST_HEADS, 0, -1)):
-        width, odd = divmod(hidden, heads)
-        wide = width >= HEAD_WIDTH or heads * grouped == own  # one group of keys at least
-        if not odd and width % 2 == 0 and wide and heads * grouped % own == 0:
+        wide = hidden >= heads * HEAD_WIDTH or heads * grouped == own  # one group of keys at least
+        if wide and heads * grouped % own == 0 and fits(hidden, heads, teacher):
             return int(heads)
     return None
+
+
+def fits(hidden: int, heads: int, teacher: PretrainedConfig) -> bool:
+    """Whether heads divide a width, and their dimensions come in pairs, which rotary positions turn."""
+    own = int(teacher.num_attention_heads) * (getattr(teacher, "head_dim", None) or 0)  # as `resize` has it
+    width = own * hidden // (heads * teacher.hidden_size) if own else hidden // heads
+    return hidden % heads == 0 and width % 2 == 0
 
 
 def common_heads(config: DistillConfig, teacher: PretrainedConfig) -> int | None:
@@ -248,7 +254,7 @@ def choose_shape(config: DistillConfig, teacher: PreTrainedModel, length: int | 
     ladder = Ladder(teacher, fixed, common_heads(config, teacher.config))
     limits = {what: limit for name, what in BUDGETS.items() if (limit := getattr(config, name)) is not None}
     if not ladder.bodies:
-        raise ConfigError(f"no width of a student goes with {ladder.given}; leave one of them out")
+        raise ConfigError(f"no width of a student goes with {ladder.parts}; leave one of them out")
     refuse_large(config, ladder)
     bodies = ladder.within(limits)
     if not bodies:
@@ -264,7 +270,7 @@ def choose_shape(config: DistillConfig, teacher: PreTrainedModel, length: int | 
 
 def refuse_large(config: DistillConfig, ladder: Ladder) -> None:
     """Refuse a budget for which the teacher would do, unless something of the shape was given."""
-    if ladder.given:
+    if ladder.parts:
         return
     own = ladder.propose(ladder.own)
     for name, what in BUDGETS.items():

@@ -62,7 +62,7 @@ def _climb(
             low = middle + 1
         else:
             high = middle
-    if low == len(shapes) and not ladder.given:
+    if low == len(shapes) and not ladder.parts:
         own = time_in_turns(ladder.teacher, [ladder.own], length)[0]
         if own <= limit:
             raise ConfigError(

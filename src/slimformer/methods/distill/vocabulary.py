@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.corpus import ImageCorpus
-from slimformer.errors import ConfigError
 from slimformer.methods.trim import domain_pieces, trim_model, trim_tokenizer
 from slimformer.methods.trim.config import COVERAGE
 
@@ -53,8 +52,7 @@ def trim_teacher(
     Returns:
         What stayed, and the tokenizer of it.
     """
-    if isinstance(corpus, ImageCorpus):
-        raise ConfigError("`trim` drops word pieces, and the teacher sees images; leave it out")
+    assert not isinstance(corpus, ImageCorpus)
     before = int(teacher.config.vocab_size)
     share = COVERAGE if config.keep is None else None
     ids, coverage = domain_pieces(teacher, tokenizer, corpus.documents(), keep=config.keep, coverage=share)
