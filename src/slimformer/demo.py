@@ -24,8 +24,8 @@ from slimformer.errors import DataError, TrainingError
 from slimformer.files import CsvRows, read_limited
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
-from slimformer.methods.method import RunOptions, losses_in
-from slimformer.methods.output import OutputDirectory, check_writable
+from slimformer.methods.method import RunOptions
+from slimformer.methods.output import OutputDirectory, RunResult, check_writable, losses_in
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
@@ -33,7 +33,8 @@ from slimformer.report.page import check_page
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
-    from slimformer.methods.method import Method, RunResult
+    from slimformer.methods.method import Method
+
 
 MODEL = "minilm"
 #: Small enough for six minutes on two cores, all rows together.

@@ -106,6 +106,8 @@ def _size(manifest: Manifest, more: list[tuple[str, str]]) -> str:
     model = manifest.model
     stored = sum(sums.bytes for name, sums in manifest.files.items() if name.endswith(".safetensors"))
     rows = [("Parameters", f"{model.parameters:,}"), ("Type", model.dtype), *more, ("Weights", f"{stored:,} bytes")]
+    if model.rounded is not None:
+        rows += [("Stored as", model.rounded.dtype), ("Answers moved by", f"{100 * model.rounded.moved:.2g} %")]
     return _table(("", ""), rows)
 
 

@@ -18,6 +18,7 @@ from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, Task
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import staging
+from slimformer.artifact.storage.precision import shorten
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models.processors import check_vocabulary
 from slimformer.models.widths import described_widths
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.manifest import Rounded
     from slimformer.artifact.storage.handler import Storage
     from slimformer.models.sentence import SentenceSettings
 
@@ -56,6 +58,7 @@ def save(
     command: str | Sequence[str] | None = None,
     storage: str | Storage | None = None,
     sentence: SentenceSettings | Literal["of base"] | None = "of base",
+    rounded: Rounded | None = None,
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -76,6 +79,7 @@ def save(
         storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
             default packed where the model is, else plain.
         sentence: how a sentence encoder pools; by default what is recorded with the base; None for no sentence encoder.
+        rounded: what `round_weights` returned of this model, to store its weights in 16 bits; None for as they are.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
@@ -96,6 +100,8 @@ def save(
 
     with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
         handler.write(stage, transformer, processor, base)
+        if rounded is not None:
+            shorten(handler.tensor_files(stage), rounded)
         if sentence is not None:
             sentence.write(stage, Anatomy.of(transformer).hidden)
         _check_kinds(stage, processor)
@@ -112,6 +118,7 @@ def save(
             dtype=str(read_config(stage / CONFIG).get("dtype")),
             fingerprint=fingerprint(stage),
             storage=handler.name,
+            rounded=rounded,
             **handler.describe(transformer),
         )
         return _write_manifest(stage, {**described, "model": record})

@@ -12,6 +12,7 @@ from slimformer.artifact.loading import checked_manifest, load_checked
 from slimformer.artifact.manifest import read_manifest
 from slimformer.artifact.storage.elastic import nest_sizes
 from slimformer.artifact.storage.plain import refuse_cast
+from slimformer.artifact.storage.precision import store_of
 from slimformer.errors import ArtifactError, CheckpointError, SizeError
 from slimformer.files import as_path
 from slimformer.models.settings import as_dtype
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.artifact import Loaded, Manifest, TaskRecord
+    from slimformer.models.settings import Store
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Source:
             return stored
         # Rounded activations alone need slimformer too, and format 1 did not tell.
         return "packed" if described_widths(self.config) is None else "per-block"
+
+    @property
+    def store(self) -> Store | None:
+        """What `--store` an artifact was saved with; None where its weights are stored as they are loaded."""
+        return None if self.manifest is None else store_of(self.manifest.model)
 
     @property
     def is_nested(self) -> bool:
@@ -153,8 +160,9 @@ def open_model(
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
         keep_sizes: Whether the other sizes are needed too, to be used from the same weights.
         processor: Whether the tokenizer or image processor is needed.
-        dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
-            a plain checkpoint is loaded as float32.
+        dtype: Type of the weights in memory; `stored` for that which its config names. By default an artifact keeps
+            its own, and a plain checkpoint is loaded as float32. Weights that were rounded for the file count as
+            float32.
         trust_remote_code: Run code that the model brings or refers to.
     """
     kind = as_dtype(dtype)

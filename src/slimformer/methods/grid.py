@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
 from slimformer.errors import ConfigError, DivergenceError, TrainingError
-from slimformer.methods.method import Phase, describe_rate
-from slimformer.methods.output import OutputDirectory, is_main
+from slimformer.methods.method import Phase
+from slimformer.methods.output import OutputDirectory, describe_rate, is_main
 from slimformer.methods.run import base_fingerprint, run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.train.folder import BASE, DIGEST, METHOD
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.config import Config
-    from slimformer.methods.method import Method, RunOptions, RunResult
+    from slimformer.methods.method import Method, RunOptions
+    from slimformer.methods.output import RunResult
 
 #: Where the runs at each rate lie in the folder of the whole run.
 RATES = "rates"

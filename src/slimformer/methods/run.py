@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.artifact.provenance import describe_base
+from slimformer.artifact.storage.precision import check_range, describe_rounding
 from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slimformer.config import Config
-    from slimformer.methods.method import Method, Phase, RunResult
+    from slimformer.methods.method import Method, Phase
+    from slimformer.methods.output import RunResult
     from slimformer.train import Trained
 
 
@@ -56,11 +58,13 @@ def _run(state: Method[Any]) -> RunResult:
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)
-    output.check({METHOD: state.name, **settings}, options)
+    output.check({METHOD: state.name, **state.training_settings}, options)
     with output.working() as folder:
         for phase in state.phases():
             run_phase(phase, options)
         settings = {**settings, DIGEST: state.start()}
+        if hasattr(state, "model"):  # one that is built in training has no weights yet
+            check_range(state.model, state.store)
         earlier = len(state.notes)
         if not options.quiet:
             show_notes(state.notes)
@@ -69,12 +73,18 @@ def _run(state: Method[Any]) -> RunResult:
             step = artifact.Step(method=state.name, config=settings, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
-            folder.begin({METHOD: state.name, **settings, BASE: base_fingerprint(state)}, options.resume)
+            begun = {
+                METHOD: state.name,
+                **state.training_settings,
+                DIGEST: settings[DIGEST],
+                BASE: base_fingerprint(state),
+            }
+            folder.begin(begun, options.resume)
         trained = state.train(folder.path)
         state.finish()
+        rounded, metrics = _round(state, state.measure(trained))
         if not options.quiet:
             show_notes(state.notes[earlier:])
-        metrics = state.measure(trained)
         if output.path is not None and is_main():
             artifact.save(
                 output.path,
@@ -84,10 +94,24 @@ def _run(state: Method[Any]) -> RunResult:
                 base=state.base,
                 storage=state.storage(),
                 overwrite=options.overwrite,
+                rounded=rounded,
                 **state.describe(metrics),
             )
     wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
+
+
+def _round(state: Method[Any], metrics: dict[str, float]) -> tuple[artifact.Rounded | None, dict[str, float]]:
+    """Round the weights to what the file will hold; return what that changed, and the metrics of what is stored."""
+    rounded = artifact.round_weights(state.model, state.store)
+    if rounded is None:
+        return None, metrics
+    again = state.measure_rounded(metrics)
+    if again is not None:
+        changes = {name: float(f"{again[name] - value:.6g}") for name, value in metrics.items()}
+        rounded = rounded.model_copy(update={"metrics": changes})
+    state.notes.append(describe_rounding(rounded))
+    return rounded, metrics if again is None else again
 
 
 def base_fingerprint(state: Method[Any]) -> str | None:

@@ -11,11 +11,13 @@ import numpy as np
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.storage.precision import check_metric
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import evaluate, fitting_length
-from slimformer.methods.method import AnyConfig, Method, RunResult
+from slimformer.methods.method import AnyConfig, Method
 from slimformer.methods.origin import Pretrained
+from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of
 from slimformer.methods.streaming import StreamedFeatures
 from slimformer.tasks import get_task
@@ -204,6 +206,12 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         """Metrics on dev of the model as it will be saved."""
         self.model.eval()
         return self._evaluate(self.model)
+
+    def measure_rounded(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Metrics on dev once more; too large a loss is refused."""
+        rounded, primary = self._evaluate(self.model), self.chooses_by
+        check_metric(primary, metrics[primary], rounded[primary], greater_is_better=self.data.greater_is_better)
+        return rounded
 
     def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Metrics and the task."""

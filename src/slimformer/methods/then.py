@@ -50,6 +50,7 @@ def tuning(config: Any) -> FinetuneConfig:
             "task": config.then_task,
             "data": config.data,
             "out": f"{config.out}-{config.then_task}",
+            "store": config.store,
             "epochs": config.finetune_epochs,
             "max_steps": config.finetune_steps,
             "batch_size": config.finetune_batch_size,

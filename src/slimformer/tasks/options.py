@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from slimformer.config import Config, Positive
+from slimformer.models.settings import Store
 from slimformer.tasks.task import get_task
 
 if TYPE_CHECKING:
@@ -25,6 +26,16 @@ class BaseOptions(Config):
     model: str | None = Field(None, description="The base: a folder, a Hub name or an alias such as `minilm`.")
     out: str | None = Field(
         None, description="Folder for the result; it must not exist yet, unless `--overwrite` is given."
+    )
+
+
+class StoreOptions(Config):
+    """How the weights of a result that is a plain checkpoint are stored."""
+
+    store: Store | None = Field(
+        None,
+        description="Type of the weights in the file: `float32`, or `half` (float16) or `bfloat16`, half the bytes, "
+        "checked for what they lose; by default float32, of `trim` and `extend` what the base is stored as.",
     )
 
 

@@ -1,6 +1,14 @@
 """The probe of an artifact: what a small batch is answered by the saved model, and by the loaded one."""
 
-from slimformer.artifact.probe.answers import Probe, ProbeOutput, ask, difference, rounding_spec, sampled
+from slimformer.artifact.probe.answers import (
+    Probe,
+    ProbeOutput,
+    ask,
+    difference,
+    relative_difference,
+    rounding_spec,
+    sampled,
+)
 from slimformer.artifact.probe.batch import ProbeInput, batch_for, given_batch, noise
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "difference",
     "given_batch",
     "noise",
+    "relative_difference",
     "rounding_spec",
     "sampled",
 ]

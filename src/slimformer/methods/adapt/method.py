@@ -10,7 +10,8 @@ from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.plan import Plan
 from slimformer.methods.corpus import CacheOptions, open_cache, training_options
-from slimformer.methods.method import Method, Phase, RunResult, Showcase
+from slimformer.methods.method import Method, Phase, Showcase
+from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, tuning
 from slimformer.registry import METHODS
@@ -142,7 +143,7 @@ class Adapt(Method[AdaptConfig]):
         phases = self.plan.phases(self.name)
         for phase in phases:
             state: Method[Any] = METHODS.get(phase.method)(phase.config, self.options)
-            self.plan.check(state.config, {METHOD: state.name, **state.settings}, state.files)
+            self.plan.check(state.config, {METHOD: state.name, **state.training_settings}, state.files)
         if self.options.resume:
             self.plan.check_made_of(self.inputs.corpus.digest())
         return phases

@@ -10,8 +10,8 @@ from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
 from slimformer.methods.corpus import CacheOptions, training_options
 from slimformer.methods.distill.config import SIZES, DistillConfig
-from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
-from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
+from slimformer.methods.method import Method, Phase, Showcase
+from slimformer.methods.output import OutputDirectory, RunResult, check_local, check_writable, describe_rate, is_main
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import UNSCORED, check_place, check_task, tuning
 from slimformer.report.page import check_page

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import load
-from slimformer.artifact.manifest import Manifest, Step
+from slimformer.artifact.manifest import Manifest, Step, read_manifest
 from slimformer.artifact.saving import save
 from slimformer.artifact.staging import check_place
 from slimformer.artifact.storage.mask import assemble, narrow
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
+from slimformer.artifact.storage.precision import round_weights
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from slimformer.anatomy import Block, Matrix
     from slimformer.artifact.storage.mask_file import Unit
+    from slimformer.models.settings import Store
 
 
 def merge(
@@ -35,6 +37,7 @@ def merge(
     command: str | None = None,
     cast_base: bool = False,
     check: bool = True,
+    store: Store | None = None,
 ) -> Manifest:
     """Write the model of a mask as a plain checkpoint.
 
@@ -49,6 +52,7 @@ def merge(
         command: The command line, for the record.
         cast_base: Whether the base may have been cast to 16 bits, which changes answers a little.
         check: Whether the mask must answer as recorded at saving; its sums are compared in any case.
+        store: What weights are stored as: `float32`, `half` or `bfloat16`; by default as they are in memory.
     """
     path = as_path(folder)
     if as_path(out).resolve() == path.resolve():
@@ -56,19 +60,25 @@ def merge(
     if base is not None and as_path(out).resolve() == as_path(base).resolve():
         raise _over_base(out)
     check_place(out, overwrite)
-    loaded = load(path, base=base, cast_base=cast_base, check=check)
-    if loaded.manifest.model.storage != "mask":
+    storage = read_manifest(path).model.storage
+    if storage.startswith("packed"):
+        raise ArtifactError(
+            f"artifact `{folder}` is packed and no mask; make a plain checkpoint of it with `slimformer unpack`"
+        )
+    if storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
+    loaded = load(path, base=base, cast_base=cast_base, check=check)
     file = MaskFile.read(path / MASK)
     model, place = loaded.model, find_base(file, path, base, cast=cast_base)
     if as_path(out).resolve() == as_path(place).resolve():
         raise _over_base(out)
     if file.kept:
         model = _agreeing(model, file, place)
+    rounded = round_weights(model, store)
     return save(
         out,
         model,
-        step=Step(method="merge"),
+        step=Step(method="merge", config={} if store is None else {"store": store}),
         processor=loaded.processor,
         base=path,
         base_manifest=loaded.manifest,
@@ -76,6 +86,7 @@ def merge(
         task=loaded.manifest.task,
         overwrite=overwrite,
         command=command,
+        rounded=rounded,
     )
 
 
