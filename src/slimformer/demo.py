@@ -259,8 +259,7 @@ def _curves(name: str, result: RunResult) -> Figure:
     losses = [entry for entry in result.log if "loss" in entry]
     scores = [entry for entry in result.log if "eval_accuracy" in entry]
     panels = [(term, _series(term, losses, term)) for term in losses_in(losses[0])]
-    if scores:
-        panels.append(("accuracy on dev", _series("dev", scores, "eval_accuracy")))
+    panels += [("accuracy on dev", _series("dev", scores, "eval_accuracy"))] if scores else []
     kept = f"The weights of step {result.kept_step}, the best on dev, were kept." if scores else ""
     return Figure(METHODS.help(name).rstrip("."), curves(panels, x_label="optimizer step"), caption=kept)
 
