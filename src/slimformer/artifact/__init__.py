@@ -5,6 +5,7 @@ and nothing here imports training.
 """
 
 from slimformer.artifact.converting.merging import merge
+from slimformer.artifact.converting.unpacking import unpack
 from slimformer.artifact.loading import Loaded, Report, load, verify
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Rounded, Step, TaskRecord, read_manifest
 from slimformer.artifact.provenance import fingerprint
@@ -33,5 +34,6 @@ __all__ = [
     "republish",
     "round_weights",
     "save",
+    "unpack",
     "verify",
 ]

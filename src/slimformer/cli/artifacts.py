@@ -1,9 +1,9 @@
-"""`slimformer verify`, `merge` and `extract`: what is done to the folder of an artifact as it is."""
+"""`slimformer verify`, `merge`, `unpack` and `extract`: what is done to the folder of an artifact as it is."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -52,6 +52,42 @@ def merge_mask(
         return
     size = human_bytes(result["bytes"])
     print_line(f"{artifact} merged: {manifest.model.architecture}, {size}, saved in {out}")
+    _print_rounding(manifest)
+
+
+def unpack_model(
+    artifact: str,
+    *,
+    out: str,
+    check: Check = True,
+    store: StoreAs = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a packed model into a plain float checkpoint that loads without slimformer.
+
+    Weights stay as they are. Plain Transformers rounds no activations: how far answers move by that is measured.
+
+    Args:
+        artifact: The folder of the packed model.
+        out: Folder for the checkpoint; it must not exist yet.
+    """
+    from slimformer.artifact import unpack
+
+    manifest = unpack(artifact, out, check=check, store=store, overwrite=overwrite, command=command_line())
+    step, result = manifest.steps[-1].config, _converted(artifact, out, manifest)
+    if as_json:
+        print_json({**result, "moved": step["moved"], "activations": step["activations"]})
+        return
+    size = human_bytes(result["bytes"])
+    print_line(f"{artifact} unpacked: {manifest.model.architecture}, {size}, saved in {out}")
+    if step["activations"] is None:
+        print_line("answers are the same: no activations were rounded")
+    else:
+        print_line(
+            f"activations are not rounded any more: answers moved by {100 * cast('float', step['moved']):.2g} % of the "
+            f"largest; measure it with `slimformer evaluate {out}`"
+        )
     _print_rounding(manifest)
 
 
