@@ -299,7 +299,6 @@ SEQUENCES = {
     "in a task": Bad(lambda room: room.finetune("--task", ESCAPES), ("\\x1b]0;owned",)),
     "in a column": Bad(lambda room: room.finetune("--text-column", ESCAPES), ("\\x1b]0;owned",)),
     "in an unknown flag": Bad(lambda room: ["inspect", room.base, f"--{ESCAPES}"], ("\\x1b]0;owned",), 2),
-    "in an unknown command": Bad(lambda room: [ESCAPES], ("\\x1b]0;owned",), 2),
     "in a value": Bad(lambda room: room.finetune("--batch-size", ESCAPES), ("\\x1b]0;owned",), 2),
     "in a path of data": Bad(
         lambda room: room.finetune("--data", room.write(f"{ESCAPES}.tsv", b"\xff")), ("\\x1b]0;owned",)

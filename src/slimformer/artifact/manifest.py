@@ -58,7 +58,10 @@ class Step(Record):
     """One run of one method, a link of the chain that led to an artifact."""
 
     method: str = Field(min_length=1, description="the method that ran, such as `finetune` or `distill`")
-    config: dict[str, JsonValue] = Field(default_factory=dict, description="the method's whole config")
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="the method's whole config, as it was used")
+    left_open: tuple[str, ...] = Field(
+        default=(), description="settings of it that nobody gave and that task, model or machine decided"
+    )
     seed: int | None = Field(default=None, description="seed of the run")
     versions: dict[str, str] = Field(default_factory=dict, description="versions of the libraries that ran")
     duration_s: FiniteFloat | None = Field(default=None, ge=0, description="wall time of the run in seconds")

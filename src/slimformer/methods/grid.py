@@ -78,7 +78,9 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         if output.path is not None:
             assert result.folder is not None
             if is_main():
-                kept = {**settings, "lr": rate, SCORES: trials.rates}
+                # What was left open stays as the run at that rate has recorded it.
+                asked = {name: value for name, value in settings.items() if value is not None}
+                kept = {**asked, "lr": rate, SCORES: trials.rates}
                 artifact.republish(result.folder, output.path, kept, overwrite=options.overwrite)
             wait_for_all()  # the process that writes removes the folder once it is done
     return replace(result, folder=output.path, rates=trials.rates)

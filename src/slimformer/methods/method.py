@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from slimformer.methods.output import RunResult
+from slimformer.models.settings import STORES
 from slimformer.tasks.options import StoreOptions
 from slimformer.train.rates import RATE_SETTINGS
 
@@ -172,6 +173,23 @@ class Method(ABC, Generic[AnyConfig]):
     @abstractmethod
     def start(self) -> str:
         """Read and check models and data, the cheap things first; return a digest of what is learned from."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Settings that task, model or machine decide where they are left open, as this run uses them.
+
+        Asked once models and data are read; what is None here is not decided yet, or by nothing.
+        """
+        import torch
+
+        stored = None if self.store is None else STORES[self.store]
+        stored = stored or str(self.model.dtype if hasattr(self, "model") else torch.float32).removeprefix("torch.")
+        names = {dtype: name for name, dtype in STORES.items()}
+        return {"threads": torch.get_num_threads(), "store": names.get(stored)}
+
+    def left_open(self) -> dict[str, Any]:
+        """Those of them that were left open indeed."""
+        names = {name for name in type(self.config).model_fields if getattr(self.config, name) is None}
+        return {name: value for name, value in self.resolved().items() if name in names and value is not None}
 
     @abstractmethod
     def train(self, folder: Path) -> Trained:

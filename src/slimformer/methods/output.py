@@ -222,7 +222,8 @@ class OutputDirectory:
         if self.path is None or not (self.path / MANIFEST).exists():
             return None
         step = artifact.read_manifest(self.path).steps[-1]
-        if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
+        recorded = {**step.config, **dict.fromkeys(step.left_open)}
+        if step.method != method or any(recorded.get(name) != value for name, value in settings.items()):
             return None
         loaded = artifact.load(self.path)
         if is_main():

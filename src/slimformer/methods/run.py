@@ -65,12 +65,13 @@ def _run(state: Method[Any]) -> RunResult:
         settings = {**settings, DIGEST: state.start()}
         if hasattr(state, "model"):  # one that is built in training has no weights yet
             check_range(state.model, state.store)
-        earlier = len(state.notes)
+        earlier, left_open = len(state.notes), state.left_open()
         if not options.quiet:
             show_notes(state.notes)
+            show_settings(left_open)
         output.check_free(options)  # much may have happened since
         if output.path is not None:
-            step = artifact.Step(method=state.name, config=settings, command=options.command)
+            step = artifact.Step(method=state.name, config={**settings, **left_open}, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
             begun = {
@@ -90,7 +91,7 @@ def _run(state: Method[Any]) -> RunResult:
                 output.path,
                 state.model,
                 processor=state.processor,
-                step=_step(state, settings, trained),
+                step=_step(state, settings, left_open, trained),
                 base=state.base,
                 storage=state.storage(),
                 overwrite=options.overwrite,
@@ -151,12 +152,27 @@ def show_notes(notes: list[str]) -> None:
         sys.stderr.write(f"note: {visible(note)}\n")
 
 
-def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> artifact.Step:
+def show_settings(left_open: dict[str, Any]) -> None:
+    """Tell the user what settings that were left open are in this run."""
+    if left_open and is_main():
+        line = ", ".join(_as_flag(name.replace("_", "-"), value) for name, value in left_open.items())
+        sys.stderr.write(f"left open: {visible(line)}\n")
+
+
+def _as_flag(name: str, value: Any) -> str:
+    """A setting as it would be typed."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
+
+
+def _step(state: Method[Any], settings: dict[str, Any], left_open: dict[str, Any], trained: Trained) -> artifact.Step:
     """The entry of a run in the chain of steps."""
     counts = dict(zip(COUNTS, (trained.steps, trained.kept_step), strict=True))
     return artifact.Step(
         method=state.name,
-        config={**settings, **state.found_out(), **counts},
+        config={**settings, **left_open, **state.found_out(), **counts},
+        left_open=tuple(sorted(left_open)),
         seed=getattr(state.config, "seed", None),
         duration_s=trained.seconds,
         command=state.options.command,

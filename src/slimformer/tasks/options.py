@@ -52,7 +52,10 @@ class TaskOptions(Config):
         None, description="What stands between the labels of a row, where it may have several and the data leave doubt."
     )
     language: str | None = Field(None, description="Language of a multilingual data set.")
-    max_length: Positive | None = Field(None, description="Tokens a text is cut to; by default the task's own.")
+    max_length: Positive | None = Field(
+        None,
+        description="Tokens a text is cut to; by default the task's own, or fewer where the model takes fewer.",
+    )
     limit: Positive | None = Field(None, description="Use only so many rows of each split.")
 
 

@@ -11,7 +11,6 @@ from slimformer.artifact.manifest import Manifest, Step, read_manifest
 from slimformer.artifact.probe import ask, batch_for, difference, relative_difference, rounding_spec
 from slimformer.artifact.saving import republish, save
 from slimformer.artifact.staging import check_place
-from slimformer.artifact.storage.elastic import PUBLISHED, ElasticStorage, SizesRecord, read_sizes
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.precision import round_weights
 from slimformer.errors import ArtifactError
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.storage.elastic import SizesRecord
     from slimformer.artifact.storage.mask_file import Unit
     from slimformer.models.settings import Store
 
@@ -60,6 +60,8 @@ def unpack(
     Example:
         >>> unpack("sentiment-ternary", "sentiment-plain").steps[-1].config["moved"]
     """
+    from slimformer.artifact.storage.elastic import PUBLISHED, ElasticStorage
+
     path = as_path(folder)
     if as_path(out).resolve() == path.resolve():
         raise ArtifactError(f"`--out` is the packed model `{folder}` itself, which would be lost; give another folder")
@@ -93,6 +95,8 @@ def unpack(
 
 def _nested(path: Path, folder: str | Path) -> SizesRecord | None:
     """Refuse what is not packed; return the sizes nested in what is, None for none."""
+    from slimformer.artifact.storage.elastic import read_sizes
+
     storage = storage_of(path, read_manifest(path))
     if storage.name == "mask":
         raise ArtifactError(f"artifact `{folder}` is a mask; make a plain checkpoint of it with `slimformer merge`")

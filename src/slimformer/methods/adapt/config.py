@@ -173,6 +173,10 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, StoreOptions, CacheOp
         keeps = self.objective == "masked" or changes.get("trains") == "head"
         return AdaptConfig.make({**shared, "rounds": 0, "keep_head": keeps, **changes})
 
+    def compared_positions(self, pooling: tuple[str, ...] | None) -> Positions:
+        """Whose features are compared: as asked for, else as the base pools."""
+        return self.positions or ("all" if pooling is None else "pooled")
+
     def matching_terms(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
         """What is learned from a teacher.
 
@@ -186,7 +190,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, StoreOptions, CacheOp
             return [TermSpec(predictions)]
         if self.match != "features":
             return [TermSpec("weights", options={"norm": self.match.removeprefix("weights-")})]
-        positions = self.positions or ("all" if pooling is None else "pooled")
+        positions = self.compared_positions(pooling)
         if positions != "pooled":
             return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]
         if self.reduction != "mean":

@@ -206,6 +206,13 @@ class Adapt(Method[AdaptConfig]):
         self.before = self._measurements()
         return digest
 
+    def resolved(self) -> dict[str, Any]:
+        """What follows from the model and other settings."""
+        config, resolved = self.config, {**super().resolved(), **self.inputs.resolved()}
+        compared = config.distils and config.match == "features"
+        positions = config.compared_positions(self.inputs.pooling) if compared else None
+        return {**resolved, "rounds": config.own_rounds, "positions": positions}
+
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""
         from slimformer.artifact import fingerprint

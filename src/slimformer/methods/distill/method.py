@@ -149,6 +149,12 @@ class Distill(Method[DistillConfig]):
         self.processor = self.setup.processor
         return self.setup.corpus.digest()
 
+    def resolved(self) -> dict[str, Any]:
+        """What teacher and student decide."""
+        from slimformer.methods.distill.trials import layer_without_trials
+
+        return {**super().resolved(), **self.setup.resolved, "teacher_layer": layer_without_trials(self.setup)}
+
     def train(self, folder: Path) -> Trained:
         """Choose the teacher's block and train a student on it."""
         from slimformer.methods.distill.learning import learn

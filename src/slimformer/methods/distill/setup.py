@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,8 +14,10 @@ from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.methods.distill.config import StudentShape
 from slimformer.methods.distill.student import build_student, student_config
+from slimformer.models.building import shape_of
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
+from slimformer.objectives.terms.relations import Relations
 from slimformer.objectives.terms.term import CLEAN, MASKED
 from slimformer.registry import TERMS
 
@@ -61,6 +63,7 @@ class Setup:
         length: Tokens of an example; None for images.
         config: The settings.
         sentence: How sentence embeddings come about, and what else of it the student keeps.
+        resolved: Settings that both models decide where they are left open.
     """
 
     teacher: PreTrainedModel
@@ -69,6 +72,7 @@ class Setup:
     length: int | None
     config: DistillConfig
     sentence: SentenceSettings
+    resolved: dict[str, Any] = field(default_factory=dict)
 
     def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
         """The examples both models look at, in the order they do.
@@ -132,7 +136,12 @@ def set_up(config: DistillConfig) -> Setup:
         )
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, length, config, sentence)
+    resolved = {
+        "max_length": length,
+        "relation_heads": next((each.term.heads for each in terms if isinstance(each.term, Relations)), None),
+        **(shape_of(student_anatomy.model) if config.student is None else {}),
+    }
+    return Setup(teacher, processor, corpus, length, config, sentence, resolved)
 
 
 def make_terms(

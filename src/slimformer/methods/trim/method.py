@@ -84,6 +84,10 @@ class Trim(Method[TrimConfig]):
         self.model, self.processor = opened.model, opened.processor
         return self.corpus.digest()
 
+    def resolved(self) -> dict[str, Any]:
+        """The share of tokens to keep, where no number of pieces is given."""
+        return {**super().resolved(), "coverage": self.config.share}
+
     def train(self, folder: Path) -> Trained:
         """Count, choose and cut; there is nothing to learn."""
         start = time.monotonic()
