@@ -5,6 +5,7 @@ and nothing here imports training.
 """
 
 from slimformer.artifact.converting.merging import merge
+from slimformer.artifact.converting.packing import pack
 from slimformer.artifact.converting.unpacking import unpack
 from slimformer.artifact.loading import Loaded, Report, load, verify
 from slimformer.artifact.manifest import Base, FileSum, Manifest, ModelRecord, Rounded, Step, TaskRecord, read_manifest
@@ -30,6 +31,7 @@ __all__ = [
     "fingerprint",
     "load",
     "merge",
+    "pack",
     "read_manifest",
     "republish",
     "round_weights",
