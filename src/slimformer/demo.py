@@ -24,8 +24,8 @@ from slimformer.errors import DataError, TrainingError
 from slimformer.files import CsvRows, read_limited
 from slimformer.inference.bench import bench
 from slimformer.inference.evaluation import evaluate_on_task
-from slimformer.methods.method import RunOptions, losses_in
-from slimformer.methods.output import OutputDirectory, check_writable
+from slimformer.methods.method import RunOptions
+from slimformer.methods.output import OutputDirectory, RunResult, check_writable, losses_in
 from slimformer.methods.run import run
 from slimformer.registry import METHODS
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
@@ -33,7 +33,8 @@ from slimformer.report.page import check_page
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
-    from slimformer.methods.method import Method, RunResult
+    from slimformer.methods.method import Method
+
 
 MODEL = "minilm"
 #: Small enough for six minutes on two cores, all rows together.
@@ -258,8 +259,7 @@ def _curves(name: str, result: RunResult) -> Figure:
     losses = [entry for entry in result.log if "loss" in entry]
     scores = [entry for entry in result.log if "eval_accuracy" in entry]
     panels = [(term, _series(term, losses, term)) for term in losses_in(losses[0])]
-    if scores:
-        panels.append(("accuracy on dev", _series("dev", scores, "eval_accuracy")))
+    panels += [("accuracy on dev", _series("dev", scores, "eval_accuracy"))] if scores else []
     kept = f"The weights of step {result.kept_step}, the best on dev, were kept." if scores else ""
     return Figure(METHODS.help(name).rstrip("."), curves(panels, x_label="optimizer step"), caption=kept)
 

@@ -276,6 +276,11 @@ LIMITS = {
     "~nouser for requests": Bad(lambda room: ["predict", room.artifact, "--file", "~nouser/asked"], ("home",)),
     "~nouser for an export": Bad(lambda room: ["export", room.base, "--out", "~nouser/m.onnx"], ("home",)),
     "~nouser for a merge": Bad(lambda room: ["merge", "~nouser/mask", "--out", room.tmp / "out"], ("home",)),
+    "~nouser for an unpacking": Bad(lambda room: ["unpack", "~nouser/packed", "--out", room.tmp / "out"], ("home",)),
+    "nothing to unpack": Bad(
+        lambda room: ["unpack", room.artifact, "--out", room.tmp / "out"], ("is not packed", "`plain`", "already")
+    ),
+    "a type that weights are not stored in": Bad(lambda room: room.finetune("--store", "int8"), ("--store", "int8"), 2),
     "5,000 characters for a model": Bad(lambda room: ["inspect", "x" * 5_000], ("file name too long",)),
     "5,000 characters for data": Bad(lambda room: room.finetune("--data", "x" * 5_000), ("file name too long",)),
     "5,000 characters for a result": Bad(lambda room: room.finetune("--out", "x" * 5_000), ("file name too long",)),
@@ -294,7 +299,6 @@ SEQUENCES = {
     "in a task": Bad(lambda room: room.finetune("--task", ESCAPES), ("\\x1b]0;owned",)),
     "in a column": Bad(lambda room: room.finetune("--text-column", ESCAPES), ("\\x1b]0;owned",)),
     "in an unknown flag": Bad(lambda room: ["inspect", room.base, f"--{ESCAPES}"], ("\\x1b]0;owned",), 2),
-    "in an unknown command": Bad(lambda room: [ESCAPES], ("\\x1b]0;owned",), 2),
     "in a value": Bad(lambda room: room.finetune("--batch-size", ESCAPES), ("\\x1b]0;owned",), 2),
     "in a path of data": Bad(
         lambda room: room.finetune("--data", room.write(f"{ESCAPES}.tsv", b"\xff")), ("\\x1b]0;owned",)

@@ -219,11 +219,11 @@ KINDS = (
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["finetune", "distill", "export", "merge", "demo"])
+@pytest.mark.parametrize("name", ["finetune", "distill", "export", "merge", "unpack", "demo"])
 def test_what_lies_where_a_result_would_go_stays(name, kind, place, fill, artifact):
     """Whatever it is, no command hangs, writes through it or replaces it, `--overwrite` or not."""
     make(kind, place / "out", artifact)
-    command = {"merge": ["{artifact}"], "export": ["{artifact}"], "demo": []}.get(name) or METHOD_COMMANDS.get(name, [])
+    command = ["{artifact}"] if name in ("merge", "unpack", "export") else METHOD_COMMANDS.get(name, [])
     with time_limit(60):
         for more in ([],) if name == "demo" else ([], ["--overwrite"]):
             before = snapshot(place.parent)

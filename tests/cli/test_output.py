@@ -12,6 +12,7 @@ import pytest
 
 from slimformer.cli.failing import fail_unexpectedly
 from slimformer.cli.output import print_line, print_notes, print_table
+from slimformer.registry import COMMANDS, METHODS
 from tests import corpus, runs
 from tests.cli.bad_inputs import ESCAPES
 
@@ -121,3 +122,16 @@ def test_a_folder_that_is_called_as_a_setting_is_no_flag(tmp_path, monkeypatch):
     (tmp_path / "keep").mkdir()
     done = runs.run("route", "elastic", "--accuracy", "0.9", "--out", "keep", "--overwrite")
     done.refused("error: `keep` is no route, so it is not replaced")
+
+
+def test_a_mistyped_command_lists_all_of_them():
+    done = runs.run("finetun", "--model", "base")
+    first, *others = done.err.splitlines()
+    assert (done.code, done.out) == (2, "")
+    assert first == "error: there is no command `finetun` (do you mean `finetune`?); there are:"
+    assert [line.split()[0] for line in others] == [*METHODS, *COMMANDS]
+    assert others[0].split(maxsplit=1)[1] == METHODS.help("finetune")
+    escaped = runs.run(ESCAPES).err
+    assert "\\x1b]0;owned" in escaped
+    assert not CONTROL.search(escaped)
+    assert runs.run("xyzzy").err.startswith("error: there is no command `xyzzy`; there are:\n")

@@ -52,6 +52,20 @@ def test_the_result_is_measured_checked_and_asked(packed, data):
     assert runs.run("predict", folder, "the film was good").out.split()[0] in ("no", "yes")
 
 
+def test_unpacking(packed, data, tmp_path):
+    folder, _ = packed
+    done = runs.run("unpack", folder, "--out", tmp_path / "plain", "--json").json
+    assert done["bytes"] == (tmp_path / "plain" / "model.safetensors").stat().st_size
+    assert done["activations"]["bits"] == 8
+    assert 0 < done["moved"] < 0.5
+    assert runs.run("evaluate", tmp_path / "plain", "--data", data).code == 0
+    runs.run("unpack", folder, "--out", tmp_path / "plain").refused("exists; choose another `--out`")
+    lines = runs.run("unpack", folder, "--out", tmp_path / "plain", "--overwrite", "--store", "half").out.splitlines()
+    assert lines[0].startswith(f"{folder} unpacked: BertForSequenceClassification, ")
+    assert lines[1].startswith("activations are not rounded any more: answers moved by ")
+    assert lines[2].startswith("weights stored as float16: answers moved by ")
+
+
 @pytest.mark.slow
 def test_people_get_a_few_lines_and_notes_of_what_came_first(base, data, tmp_path):
     done = quantize(base, data, tmp_path / "out", "--weights", "4", "--quiet")

@@ -27,6 +27,7 @@ def write_card(manifest: Manifest) -> str:
         _introduction(manifest),
         "## Load\n\n" + storage.card(manifest),
         "## How it was made\n\n" + _steps(manifest.steps),
+        f"## Settings of {as_cell(manifest.steps[-1].method)}\n\n" + _settings(manifest.steps[-1]),
     ]
     if manifest.task is not None:
         parts.append("## Task\n\n" + _task(manifest.task))
@@ -81,11 +82,26 @@ def _steps(steps: Sequence[Step]) -> str:
             step.method,
             "" if step.base is None else step.base.name,
             "" if step.seed is None else str(step.seed),
-            json.dumps(step.config, sort_keys=True, ensure_ascii=False) if step.config else "",
+            "below" if number == len(steps) else json.dumps(step.config, sort_keys=True, ensure_ascii=False),
         )
         for number, step in enumerate(steps, start=1)
     ]
     return _table(("Step", "Method", "Base", "Seed", "Config"), rows)
+
+
+def _settings(step: Step) -> str:
+    """The settings of a step that say something, and which of them nobody gave."""
+    rows = [
+        (name, value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))
+        for name, value in sorted(step.config.items())
+        if value is not None
+    ]
+    if not rows:
+        return "None."
+    table = _table(("Setting", "Value"), rows)
+    if not step.left_open:
+        return table
+    return f"{table}\n\nLeft open, and decided by task, model or machine: {', '.join(map(as_code, step.left_open))}."
 
 
 def _task(task: TaskRecord) -> str:
@@ -108,6 +124,8 @@ def _size(manifest: Manifest, more: list[tuple[str, str]]) -> str:
     model = manifest.model
     stored = sum(sums.bytes for name, sums in manifest.files.items() if PurePosixPath(name).suffix in WEIGHT_SUFFIXES)
     rows = [("Parameters", f"{model.parameters:,}"), ("Type", model.dtype), *more, ("Weights", f"{stored:,} bytes")]
+    if model.rounded is not None:
+        rows += [("Stored as", model.rounded.dtype), ("Answers moved by", f"{100 * model.rounded.moved:.2g} %")]
     return _table(("", ""), rows)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -58,12 +58,25 @@ class Step(Record):
     """One run of one method, a link of the chain that led to an artifact."""
 
     method: str = Field(min_length=1, description="the method that ran, such as `finetune` or `distill`")
-    config: dict[str, JsonValue] = Field(default_factory=dict, description="the method's whole config")
+    config: dict[str, JsonValue] = Field(default_factory=dict, description="the method's whole config, as it was used")
+    left_open: tuple[str, ...] = Field(
+        default=(), description="settings of it that nobody gave and that task, model or machine decided"
+    )
     seed: int | None = Field(default=None, description="seed of the run")
     versions: dict[str, str] = Field(default_factory=dict, description="versions of the libraries that ran")
     duration_s: FiniteFloat | None = Field(default=None, ge=0, description="wall time of the run in seconds")
     command: str | None = Field(default=None, description="the command line that ran")
     base: Base | None = Field(default=None, description="what this step started from; null for random weights")
+
+
+class Rounded(Record):
+    """How weights were rounded for the file, and what that changed."""
+
+    dtype: Literal["float16", "bfloat16"] = Field(description="type of the weights in the file")
+    moved: FiniteFloat = Field(ge=0, description="how far answers to the probe moved, as a share of the largest one")
+    metrics: dict[str, FiniteFloat] = Field(
+        default_factory=dict, description="by how much each metric changed, where the model was measured again"
+    )
 
 
 class ModelRecord(Record):
@@ -75,6 +88,9 @@ class ModelRecord(Record):
     fingerprint: Sha256 = Field(description="content hash of the weights")
     storage: str = Field(default="plain", min_length=1, description="how the weights lie in the folder")
     packed: list[str] | None = Field(default=None, description="layouts of packed weights; absent where there are none")
+    rounded: Rounded | None = Field(
+        default=None, description="how weights were rounded for the file; absent where they are stored as loaded"
+    )
 
 
 class TaskRecord(Record):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,8 @@ from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
-from slimformer.artifact.staging import staging
+from slimformer.artifact.staging import open_to_readers, staging
+from slimformer.artifact.storage.precision import shorten
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models.processors import check_vocabulary
 from slimformer.models.widths import described_widths
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.manifest import Rounded
     from slimformer.artifact.storage.handler import Storage
     from slimformer.models.sentence import SentenceSettings
 
@@ -56,6 +57,7 @@ def save(
     command: str | Sequence[str] | None = None,
     storage: str | Storage | None = None,
     sentence: SentenceSettings | Literal["of base"] | None = "of base",
+    rounded: Rounded | None = None,
 ) -> Manifest:
     """Write `model` as an artifact, whole or not at all, and return its manifest.
 
@@ -77,6 +79,7 @@ def save(
         storage: how the model is stored: a name in `registry.STORAGE`, or a handler that knows what it writes; by
             default packed where the model is, else plain, with its sizes where it is elastic.
         sentence: how a sentence encoder pools; by default what is recorded with the base; None for no sentence encoder.
+        rounded: what `round_weights` returned of this model, to store its weights in 16 bits; None for as they are.
 
     Example:
         >>> save("out/sst2", model, processor=tokenizer, base="minilm", step=Step(method="finetune", seed=0))
@@ -101,11 +104,13 @@ def save(
 
     with staging(folder, needed=needed + MARGIN, overwrite=overwrite) as stage:
         handler.write(stage, transformer, processor, base)
+        if rounded is not None:
+            shorten(handler.tensor_files(stage), rounded)
         if sentence is not None:
             sentence.write(stage, Anatomy.of(transformer).hidden)
         _check_kinds(stage, processor)
         drop_code(stage)
-        _open_to_readers(stage)
+        open_to_readers(stage)
         recorded, read = _read_back(stage, handler, transformer, Probe(inputs=batch, outputs=in_memory), task)
         (stage / READING).write_text(f"{read.model_dump_json(exclude_defaults=True)}\n", encoding="utf-8")
         sums = {name: sum_file(stage / name).sha256 for name in (READING, *handler.bound)}
@@ -117,6 +122,7 @@ def save(
             dtype=str(read_config(stage / CONFIG).get("dtype")),
             fingerprint=fingerprint(stage),
             storage=handler.name,
+            rounded=rounded,
             **handler.describe(transformer),
         )
         return _write_manifest(stage, {**described, "model": record})
@@ -176,7 +182,7 @@ def seal(
     """Give a folder without a name, filled otherwise than by `save`, its card and its manifest; arguments as there."""
     described = _describe(chain(step, base, None, command), metrics, task)
     drop_code(stage)
-    _open_to_readers(stage)
+    open_to_readers(stage)
     return _write_manifest(stage, {**described, "model": model})
 
 
@@ -257,15 +263,6 @@ def _check_kinds(stage: Path, processor: Any) -> None:
                 f"`{type(processor).__name__}` writes `{path.name}`, which is neither JSON nor text; "
                 "nothing was written, give the fast version of the tokenizer"
             )
-
-
-def _open_to_readers(stage: Path) -> None:
-    """Give all files the permissions new files have here; safetensors makes its own for the owner alone."""
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in stage.rglob("*"):
-        if path.is_file():
-            path.chmod(0o666 & ~umask)
 
 
 def _read_back(

@@ -252,3 +252,12 @@ def _leftovers(target: Path, kind: str) -> list[Path]:
 
 def _escaped(name: str) -> str:
     return re.sub(r"([*?[])", r"[\1]", name)
+
+
+def open_to_readers(stage: Path) -> None:
+    """Give all files the permissions new files have here; safetensors makes its own for the owner alone."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in stage.rglob("*"):
+        if path.is_file():
+            path.chmod(0o666 & ~umask)

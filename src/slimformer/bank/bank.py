@@ -7,11 +7,11 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from slimformer.artifact import merge
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.artifact.storage.merging import merge
 from slimformer.bank.prediction import predict
 from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask

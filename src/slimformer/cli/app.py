@@ -9,7 +9,16 @@ import sys
 from cyclopts import App, CycloptsError, Parameter
 
 from slimformer import __version__
-from slimformer.cli.failing import Ended, check_surroundings, ending, fail, fail_unexpectedly, in_our_words
+from slimformer.cli.failing import (
+    Ended,
+    NoCommandError,
+    check_surroundings,
+    ending,
+    fail,
+    fail_unexpectedly,
+    in_our_words,
+    list_commands,
+)
 from slimformer.errors import SlimformerError, UsageError
 from slimformer.models.trust import trusting
 from slimformer.registry import COMMANDS, METHODS
@@ -54,7 +63,10 @@ def main(arguments: list[str] | None = None) -> None:
         command = (
             f"slimformer {tokens[0]}" if tokens and (tokens[0] in COMMANDS or tokens[0] in METHODS) else "slimformer"
         )
-        fail(in_our_words(error), 2, debug, hint=f"; `{command} --help` lists what there is")
+        explained = in_our_words(error)
+        unknown = isinstance(explained, NoCommandError)
+        listed = f"; there are:\n{list_commands()}" if unknown else f"; `{command} --help` lists what there is"
+        fail(explained, 2, debug, hint=listed)
     except SlimformerError as error:
         fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags, values=tokens[1:])
     except KeyboardInterrupt as error:

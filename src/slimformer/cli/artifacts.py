@@ -1,9 +1,9 @@
-"""`slimformer verify`, `merge` and `extract`: what is done to the folder of an artifact as it is."""
+"""`slimformer verify`, `merge`, `unpack` and `extract`: what is done to the folder of an artifact as it is."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
@@ -15,6 +15,7 @@ from slimformer.cli.output import (
     Json,
     LoadFlags,
     Overwrite,
+    StoreAs,
     human_bytes,
     print_json,
     print_line,
@@ -23,6 +24,7 @@ from slimformer.errors import UsageError
 from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
+    from slimformer.artifact import Manifest
     from slimformer.inference.extraction import Choice
 
 
@@ -31,6 +33,7 @@ def merge_mask(
     *,
     out: str,
     flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
+    store: StoreAs = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -42,19 +45,74 @@ def merge_mask(
     """
     from slimformer.artifact import merge
 
-    manifest = merge(artifact, out, overwrite=overwrite, command=command_line(), **asdict(flags))
+    manifest = merge(artifact, out, store=store, overwrite=overwrite, command=command_line(), **asdict(flags))
+    result = _converted(artifact, out, manifest)
+    if as_json:
+        print_json(result)
+        return
+    size = human_bytes(result["bytes"])
+    print_line(f"{artifact} merged: {manifest.model.architecture}, {size}, saved in {out}")
+    _print_rounding(manifest)
+
+
+def unpack_model(
+    artifact: str,
+    *,
+    out: str,
+    check: Check = True,
+    store: StoreAs = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Turn a packed model into a plain float checkpoint that loads without slimformer.
+
+    Weights stay as they are. Plain Transformers rounds no activations: how far answers move by that is measured.
+
+    Args:
+        artifact: The folder of the packed model.
+        out: Folder for the checkpoint; it must not exist yet.
+    """
+    from slimformer.artifact import unpack
+
+    manifest = unpack(artifact, out, check=check, store=store, overwrite=overwrite, command=command_line())
+    step, result = manifest.steps[-1].config, _converted(artifact, out, manifest)
+    if as_json:
+        print_json({**result, "moved": step["moved"], "activations": step["activations"]})
+        return
+    size = human_bytes(result["bytes"])
+    print_line(f"{artifact} unpacked: {manifest.model.architecture}, {size}, saved in {out}")
+    if step["activations"] is None:
+        print_line("answers are the same: no activations were rounded")
+    else:
+        print_line(
+            f"activations are not rounded any more: answers moved by {100 * cast('float', step['moved']):.2g} % of the "
+            f"largest; measure it with `slimformer evaluate {out}`"
+        )
+    _print_rounding(manifest)
+
+
+def _converted(artifact: str, out: str, manifest: Manifest) -> dict[str, Any]:
+    """What was made of an artifact, as JSON types."""
     size = sum(sums.bytes for name, sums in manifest.files.items() if name.endswith(".safetensors"))
-    result: dict[str, Any] = {
+    return {
         "artifact": artifact,
         "out": out,
         "architecture": manifest.model.architecture,
         "parameters": manifest.model.parameters,
         "bytes": size,
+        **_rounding(manifest),
     }
-    if as_json:
-        print_json(result)
-    else:
-        print_line(f"{artifact} merged: {manifest.model.architecture}, {human_bytes(size)}, saved in {out}")
+
+
+def _rounding(manifest: Manifest) -> dict[str, Any]:
+    return {} if manifest.model.rounded is None else {"rounded": manifest.model.rounded.model_dump()}
+
+
+def _print_rounding(manifest: Manifest) -> None:
+    from slimformer.artifact.storage.precision import describe_rounding
+
+    if manifest.model.rounded is not None:
+        print_line(describe_rounding(manifest.model.rounded))
 
 
 def verify_artifact(
@@ -103,6 +161,7 @@ def extract_size(
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     check: Check = True,
     config: ConfigFile = None,
+    store: StoreAs = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -128,14 +187,15 @@ def extract_size(
     if length is not None:
         check_count("length", length)
     data = TaskOptions.read(config, options.given())
-    _check_use(data, out, publish, sensitivity=sensitivity)
+    _check_use(data, out, publish, store, sensitivity=sensitivity)
     choice = Choice(
         allocation, max_params, max_bytes, max_flops, max_latency, length, order, data if sensitivity else None
     )
     lines: dict[str, str] = {}
     result: dict[str, Any] = {"artifact": artifact}
     if out is not None:
-        result |= {"out": out, **_extracted(artifact, out, choice, lines, check=check, overwrite=overwrite)}
+        settings = {"check": check, "overwrite": overwrite, "store": store}
+        result |= {"out": out, **_extracted(artifact, out, choice, lines, **settings)}
     if publish is not None:
         result["published"] = _published(artifact, publish, choice, data, lines, check=check)
     if as_json:
@@ -145,15 +205,20 @@ def extract_size(
         print_line(line)
 
 
-def _check_use(data: TaskOptions, out: str | None, publish: str | None, *, sensitivity: bool) -> None:
+def _check_use(
+    data: TaskOptions, out: str | None, publish: str | None, store: str | None, *, sensitivity: bool
+) -> None:
     if out is None and publish is None:
         raise UsageError("nothing says where the size goes; give `--out`, or `--publish` and a name")
+    if out is None and store is not None:
+        raise UsageError(f"`--store` is `{store}`, and no file is written without `--out`; give both, or leave it out")
     if data.given() and not sensitivity and publish is None:
         name = next(iter(data.given())).replace("_", "-")
         raise UsageError(f"`--{name}` is for `--sensitivity`, which was not given; give both, or leave it out")
 
 
 def _extracted(artifact: str, out: str, choice: Choice, lines: dict[str, str], **settings: Any) -> dict[str, Any]:
+    from slimformer.artifact.storage.precision import describe_rounding
     from slimformer.inference.extraction import extract
 
     result = extract(artifact, out, choice, command=command_line(), **settings)
@@ -162,7 +227,9 @@ def _extracted(artifact: str, out: str, choice: Choice, lines: dict[str, str], *
         f"{artifact} at {result.allocation}: {model.architecture}, {model.parameters:,} parameters, "
         f"{human_bytes(result.bytes)}, {result.flops:,} FLOPs, {model.storage}, saved in {out}"
     )
-    return result.summary()
+    if model.rounded is not None:
+        lines["rounded"] = describe_rounding(model.rounded)
+    return {**result.summary(), **_rounding(result.manifest)}
 
 
 def _published(

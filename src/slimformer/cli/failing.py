@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from slimformer.errors import ConfigError, PathError, UsageError, describe, presentable
+from slimformer.registry import COMMANDS, METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -137,7 +138,7 @@ def hint_of(error: Exception) -> str:
 
 def in_our_words(error: CycloptsError) -> Exception:
     """What is wrong with a setting, a flag or a value without one, in our words; other usage errors as they are."""
-    from cyclopts.exceptions import UnknownOptionError, UnusedCliTokensError
+    from cyclopts.exceptions import UnknownCommandError, UnknownOptionError, UnusedCliTokensError
     from pydantic import ValidationError
 
     from slimformer.config import Config, explain
@@ -145,6 +146,8 @@ def in_our_words(error: CycloptsError) -> Exception:
     cause = error.__cause__ or error.__context__
     if isinstance(cause, ValidationError):
         return ConfigError(_with_flags(explain(cause, Config, flags=True)))
+    if isinstance(error, UnknownCommandError):
+        return _unknown_command((error.unused_tokens or [""])[0])
     if isinstance(error, UnusedCliTokensError):
         left = describe(" ".join(error.unused_tokens or ()))
         return UsageError(f"`{left}` is left over; put a flag before each value, and quotes around one with spaces")
@@ -152,6 +155,29 @@ def in_our_words(error: CycloptsError) -> Exception:
         flags = [name for argument in error.argument_collection if argument.parse for name in argument.names]
         return _unknown_flag((error.token.keyword or error.token.value).split("=", 1)[0], flags)
     return error
+
+
+class NoCommandError(UsageError):
+    """There is no command of a name."""
+
+
+def _unknown_command(name: str) -> NoCommandError:
+    """An error about a command that there is not, with the one that is probably meant."""
+    near = difflib.get_close_matches(name, _commands(), n=1)
+    hint = f" (do you mean `{near[0]}`?)" if near else ""
+    return NoCommandError(f"there is no command `{describe(name)}`{hint}")
+
+
+def list_commands() -> str:
+    """All commands, a line each."""
+    commands = _commands()
+    width = max(map(len, commands))
+    return "\n".join(f"  {name:<{width}}  {help_line}" for name, help_line in commands.items())
+
+
+def _commands() -> dict[str, str]:
+    """Every command and what it does."""
+    return {name: registry.help(name) for registry in (METHODS, COMMANDS) for name in registry}
 
 
 def _unknown_flag(flag: str, flags: list[str]) -> UsageError:

@@ -53,6 +53,7 @@ def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:
         "gated": block.gate is not None,
         "dtype": str(next(anatomy.model.parameters()).dtype).removeprefix("torch."),
         "packed": _layouts(anatomy),
+        "stored": _stored(model),
         "parameters": census.parameters,
         "bytes": census.bytes,
         "parts": [{"part": part.part, "parameters": part.parameters, "bytes": part.bytes} for part in census.parts],
@@ -69,9 +70,7 @@ def _print(summary: dict[str, Any]) -> None:
         f"{summary['heads']} heads of {summary['head_width']}",
         *([f"{summary['key_value_heads']} key-value heads"] if grouped else []),
         f"{'gated ' if summary['gated'] else ''}ffn {', '.join(map(str, dict.fromkeys(summary['ffn_widths'])))}",
-        f"{summary['dtype']} in memory, {', '.join(summary['packed'])} in the file"
-        if summary["packed"]
-        else summary["dtype"],
+        _types(summary),
     ]
     rows = [
         [part["part"], f"{part['parameters']:,}", human_bytes(part["bytes"]), _share(part, summary)]
@@ -88,6 +87,20 @@ def _layouts(anatomy: Anatomy) -> list[str]:
 
     described = getattr(anatomy.config, "quantization_config", None) or {}
     return PackedConfig(**described).layouts if described.get("quant_method") == METHOD else []
+
+
+def _stored(model: str) -> str | None:
+    """The type of weights that were rounded for the file; None where they lie there as they are loaded."""
+    from slimformer.artifact import read_manifest
+    from slimformer.inference.source import is_artifact
+
+    rounded = read_manifest(model).model.rounded if is_artifact(model) else None
+    return None if rounded is None else rounded.dtype
+
+
+def _types(summary: dict[str, Any]) -> str:
+    in_file = ", ".join(summary["packed"]) or summary["stored"]
+    return f"{summary['dtype']} in memory, {in_file} in the file" if in_file else summary["dtype"]
 
 
 def _share(part: dict[str, Any], summary: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from slimformer.errors import visible
+from slimformer.models.settings import Store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,6 +136,14 @@ class RouteFlags(SizeFlags):
     ] = None
 
 
+StoreAs = Annotated[
+    Store | None,
+    Parameter(
+        name="--store",
+        help="Type of the weights in the file: `float32`, or `half` (float16) or `bfloat16`, half the bytes, checked "
+        "for what they lose; by default as they are in memory.",
+    ),
+]
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, Parameter(name="--quiet", negative="", help="Say nothing while working.")]
 Resume = Annotated[

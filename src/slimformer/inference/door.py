@@ -110,8 +110,9 @@ def open_model(
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
         keep_sizes: Whether the other sizes are needed too, to be used from the same weights.
         processor: Whether the tokenizer or image processor is needed.
-        dtype: Type of the weights in memory; `stored` for that of the file. By default an artifact keeps its own, and
-            a plain checkpoint is loaded as float32.
+        dtype: Type of the weights in memory; `stored` for that which its config names. By default an artifact keeps
+            its own, and a plain checkpoint is loaded as float32. Weights that were rounded for the file count as
+            float32.
         trust_remote_code: Run code that the model brings or refers to.
     """
     kind = as_dtype(dtype)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimformer.artifact.layout import MANIFEST
+from slimformer.artifact.storage.precision import store_of
 from slimformer.errors import CheckpointError
 from slimformer.files import as_path
 from slimformer.models.sentence import SentenceSettings
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from slimformer.artifact import Manifest, TaskRecord
+    from slimformer.models.settings import Store
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class Source:
             return stored
         # Rounded activations alone need slimformer too, and format 1 did not tell.
         return "packed" if described_widths(self.config) is None else "per-block"
+
+    @property
+    def store(self) -> Store | None:
+        """What `--store` an artifact was saved with; None where its weights are stored as they are loaded."""
+        return None if self.manifest is None else store_of(self.manifest.model)
 
     def sentence(self) -> SentenceSettings | None:
         """How the model's outputs become one vector, where that is recorded."""

@@ -1,4 +1,4 @@
-"""What methods that learn from a corpus share: lengths, passes turned into steps, a teacher whose answers are kept."""
+"""What methods that learn from a corpus share: lengths, passes turned into steps, a teacher that reads alike and is cached."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Tokens of an example unless given, and gibibytes that a cache may take.
 LENGTH, CACHE = 512, 16.0
+#: Tokens that mean something to a model, by the names tokenizers give them.
+SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
 
 class CacheOptions(Config):
@@ -83,3 +85,30 @@ def training_options(config: Any, passes: float | None, epoch_size: Callable[[],
     if passes is not None:
         values["max_steps"] = math.ceil(passes * epoch_size() / config.batch_size)
     return TrainingOptions.make(values)
+
+
+def check_same_tokens(teacher: Any, student: Any) -> None:
+    """Refuse tokenizers that differ in any token; sizes alone say nothing.
+
+    Args:
+        teacher: The teacher's tokenizer.
+        student: The student's.
+    """
+    expected, actual = teacher.get_vocab(), student.get_vocab()
+    differing = sorted(number for token, number in expected.items() if actual.get(token) != number)
+    missing = sorted(number for token, number in actual.items() if token not in expected)
+    if differing or missing:
+        number = (differing or missing)[0]
+        by_number = [{number: token for token, number in vocabulary.items()} for vocabulary in (expected, actual)]
+        said, heard = (f"`{names[number]}`" if number in names else "nothing" for names in by_number)
+        raise ConfigError(
+            f"teacher and student have different vocabularies: token {number} is {said} to the teacher and {heard} to "
+            f"the student ({len(differing) + len(missing)} differ); take a student with the teacher's tokenizer"
+        )
+    for name in SPECIAL:
+        one, other = getattr(teacher, name, None), getattr(student, name, None)
+        if one != other:
+            raise ConfigError(
+                f"teacher and student have different special tokens: `{name}` is `{one}` to the teacher and `{other}` "
+                "to the student; take a student with the teacher's tokenizer"
+            )

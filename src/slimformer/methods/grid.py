@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact
 from slimformer.errors import ConfigError, DivergenceError, TrainingError
-from slimformer.methods.method import Phase, describe_rate
-from slimformer.methods.output import OutputDirectory, is_main
+from slimformer.methods.method import Phase
+from slimformer.methods.output import OutputDirectory, describe_rate, is_main
 from slimformer.methods.run import base_fingerprint, run_phase, show_notes, wait_for_all
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.train.folder import BASE, DIGEST, METHOD
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.config import Config
-    from slimformer.methods.method import Method, RunOptions, RunResult
+    from slimformer.methods.method import Method, RunOptions
+    from slimformer.methods.output import RunResult
 
 #: Where the runs at each rate lie in the folder of the whole run.
 RATES = "rates"
@@ -77,7 +78,9 @@ def _run(state: Method[Any], config: Any, settings: dict[str, Any]) -> RunResult
         if output.path is not None:
             assert result.folder is not None
             if is_main():
-                kept = {**settings, "lr": rate, SCORES: trials.rates}
+                # What was left open stays as the run at that rate has recorded it.
+                asked = {name: value for name, value in settings.items() if value is not None}
+                kept = {**asked, "lr": rate, SCORES: trials.rates}
                 artifact.republish(result.folder, output.path, kept, overwrite=options.overwrite)
             wait_for_all()  # the process that writes removes the folder once it is done
     return replace(result, folder=output.path, rates=trials.rates)

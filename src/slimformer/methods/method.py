@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+from slimformer.methods.output import RunResult
+from slimformer.models.settings import STORES
+from slimformer.tasks.options import StoreOptions
 from slimformer.train.rates import RATE_SETTINGS
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from slimformer import artifact
     from slimformer.artifact.storage.handler import Storage
     from slimformer.config import Config
+    from slimformer.models.settings import Store
     from slimformer.train import Trained
 
 AnyConfig = TypeVar("AnyConfig", bound="Config")
@@ -59,83 +62,6 @@ def configure(
     if config is None or settings:
         config = config_class.make({**(config.given() if config is not None else {}), **settings})
     return config, options
-
-
-#: What stands in a log entry beside losses.
-BESIDE_LOSSES = ("epoch", "step", "grad_norm", "learning_rate")
-
-
-def losses_in(entry: Mapping[str, float]) -> dict[str, float]:
-    """The loss of a log entry and its terms."""
-    return {name: value for name, value in entry.items() if name not in BESIDE_LOSSES}
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run made.
-
-    Args:
-        model: The model, in eval mode.
-        processor: Its tokenizer or image processor.
-        folder: Where it was saved; None if it was not.
-        metrics: Metrics of that very model.
-        steps: Optimizer steps taken.
-        kept_step: The step whose weights were kept.
-        seconds: Time spent training.
-        log: Log entries of the run.
-        notes: What was done to data or model that a user should know.
-        rates: With `--lr-grid`, each learning rate and its score on dev; None where the loss became no number.
-    """
-
-    model: PreTrainedModel
-    processor: Any
-    folder: Path | None
-    metrics: dict[str, float]
-    steps: int = 0
-    kept_step: int = 0
-    seconds: float = 0.0
-    log: list[dict[str, float]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    rates: dict[str, float | None] = field(default_factory=dict)
-
-    @property
-    def score(self) -> tuple[str, float] | None:
-        """The metric of a task that chooses between results, and its value; None where no task was measured."""
-        return None
-
-    def summary(self) -> dict[str, Any]:
-        """The result as JSON types."""
-        return {
-            "out": None if self.folder is None else str(self.folder),
-            "metrics": self.metrics,
-            "steps": self.steps,
-            "kept_step": self.kept_step,
-            "seconds": round(self.seconds, 2),
-            "processes": int(os.environ.get("WORLD_SIZE", "1")),
-            "notes": self.notes,
-            **({"rates": self.rates} if self.rates else {}),
-        }
-
-    @property
-    def losses(self) -> dict[str, float]:
-        """The loss and its terms as last logged; empty for a run that was read again."""
-        logged = [entry for entry in self.log if "loss" in entry]
-        return losses_in(logged[-1]) if logged else {}
-
-    def lines(self) -> list[str]:
-        """The result as a person reads it."""
-        kept = "" if self.kept_step == self.steps else f", weights of step {self.kept_step} kept"
-        return [
-            ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()),
-            f"{self.steps} steps in {self.seconds:.0f} s{kept}",
-            *(f"  tried {describe_rate(rate, score)}" for rate, score in self.rates.items()),
-            f"saved in {self.folder}",
-        ]
-
-
-def describe_rate(rate: str, score: float | None) -> str:
-    """A learning rate of a grid and what came of it, as a person reads it."""
-    return f"learning rate {rate}: " + ("the loss became no number" if score is None else f"{score:.4f} on dev")
 
 
 @dataclass(frozen=True)
@@ -222,6 +148,12 @@ class Method(ABC, Generic[AnyConfig]):
         return self.config.model_dump(mode="json", exclude={*self.beside, *RATE_SETTINGS})
 
     @property
+    def training_settings(self) -> dict[str, Any]:
+        """Those of them that an unfinished run is resumed with alone; what a file is written as may change."""
+        of_file = StoreOptions.model_fields if isinstance(self.config, StoreOptions) else ()
+        return {name: value for name, value in self.settings.items() if name not in of_file}
+
+    @property
     @abstractmethod
     def base(self) -> str | None:
         """The checkpoint the result is recorded to start from; None for new weights."""
@@ -242,6 +174,23 @@ class Method(ABC, Generic[AnyConfig]):
     def start(self) -> str:
         """Read and check models and data, the cheap things first; return a digest of what is learned from."""
 
+    def resolved(self) -> dict[str, Any]:
+        """Settings that task, model or machine decide where they are left open, as this run uses them.
+
+        Asked once models and data are read; what is None here is not decided yet, or by nothing.
+        """
+        import torch
+
+        stored = None if self.store is None else STORES[self.store]
+        stored = stored or str(self.model.dtype if hasattr(self, "model") else torch.float32).removeprefix("torch.")
+        names = {dtype: name for name, dtype in STORES.items()}
+        return {"threads": torch.get_num_threads(), "store": names.get(stored)}
+
+    def left_open(self) -> dict[str, Any]:
+        """Those of them that were left open indeed."""
+        names = {name for name in type(self.config).model_fields if getattr(self.config, name) is None}
+        return {name: value for name, value in self.resolved().items() if name in names and value is not None}
+
     @abstractmethod
     def train(self, folder: Path) -> Trained:
         """Train `model` in place; checkpoints go into the folder."""
@@ -253,6 +202,25 @@ class Method(ABC, Generic[AnyConfig]):
     @abstractmethod
     def measure(self, trained: Trained) -> dict[str, float]:
         """Metrics of the finished model."""
+
+    @property
+    def store(self) -> Store | None:
+        """What the weights are stored as."""
+        asked = self.config.store if isinstance(self.config, StoreOptions) else None
+        return asked or self.store_unasked
+
+    @property
+    def store_unasked(self) -> Store | None:
+        """What they are stored as unless asked for; None for as they are in memory."""
+        return None
+
+    def measure_rounded(self, metrics: dict[str, float]) -> dict[str, float] | None:
+        """Metrics once the weights were rounded for the file; None where a finished model is not measured.
+
+        Args:
+            metrics: Those from before, of which not too much may be lost.
+        """
+        return None
 
     def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
         """What the artifact is told beside model, step and base: metrics, task, sidecar; see `artifact.save`."""

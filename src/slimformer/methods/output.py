@@ -1,4 +1,4 @@
-"""Where the result of a run goes, and where the run works until it is there."""
+"""What a run made, where it goes, and where the run works until it is there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from slimformer.files import as_path
 from slimformer.train import TrainingFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from transformers import PreTrainedModel
 
     from slimformer.config import Config
     from slimformer.methods.method import RunOptions
@@ -31,6 +33,83 @@ READ = ("data", "corpus", "model", "teacher", "student")
 WRITTEN = ("tensorboard", "teacher_cache")
 #: How an address of a store elsewhere begins.
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+
+
+#: What stands in a log entry beside losses.
+BESIDE_LOSSES = ("epoch", "step", "grad_norm", "learning_rate")
+
+
+def losses_in(entry: Mapping[str, float]) -> dict[str, float]:
+    """The loss of a log entry and its terms."""
+    return {name: value for name, value in entry.items() if name not in BESIDE_LOSSES}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run made.
+
+    Args:
+        model: The model, in eval mode.
+        processor: Its tokenizer or image processor.
+        folder: Where it was saved; None if it was not.
+        metrics: Metrics of that very model.
+        steps: Optimizer steps taken.
+        kept_step: The step whose weights were kept.
+        seconds: Time spent training.
+        log: Log entries of the run.
+        notes: What was done to data or model that a user should know.
+        rates: With `--lr-grid`, each learning rate and its score on dev; None where the loss became no number.
+    """
+
+    model: PreTrainedModel
+    processor: Any
+    folder: Path | None
+    metrics: dict[str, float]
+    steps: int = 0
+    kept_step: int = 0
+    seconds: float = 0.0
+    log: list[dict[str, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    rates: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def score(self) -> tuple[str, float] | None:
+        """The metric of a task that chooses between results, and its value; None where no task was measured."""
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        """The result as JSON types."""
+        return {
+            "out": None if self.folder is None else str(self.folder),
+            "metrics": self.metrics,
+            "steps": self.steps,
+            "kept_step": self.kept_step,
+            "seconds": round(self.seconds, 2),
+            "processes": int(os.environ.get("WORLD_SIZE", "1")),
+            "notes": self.notes,
+            **({"rates": self.rates} if self.rates else {}),
+        }
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The loss and its terms as last logged; empty for a run that was read again."""
+        logged = [entry for entry in self.log if "loss" in entry]
+        return losses_in(logged[-1]) if logged else {}
+
+    def lines(self) -> list[str]:
+        """The result as a person reads it."""
+        kept = "" if self.kept_step == self.steps else f", weights of step {self.kept_step} kept"
+        return [
+            ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items()),
+            f"{self.steps} steps in {self.seconds:.0f} s{kept}",
+            *(f"  tried {describe_rate(rate, score)}" for rate, score in self.rates.items()),
+            f"saved in {self.folder}",
+        ]
+
+
+def describe_rate(rate: str, score: float | None) -> str:
+    """A learning rate of a grid and what came of it, as a person reads it."""
+    return f"learning rate {rate}: " + ("the loss became no number" if score is None else f"{score:.4f} on dev")
 
 
 @dataclass(frozen=True)
@@ -143,7 +222,8 @@ class OutputDirectory:
         if self.path is None or not (self.path / MANIFEST).exists():
             return None
         step = artifact.read_manifest(self.path).steps[-1]
-        if step.method != method or any(step.config.get(name) != value for name, value in settings.items()):
+        recorded = {**step.config, **dict.fromkeys(step.left_open)}
+        if step.method != method or any(recorded.get(name) != value for name, value in settings.items()):
             return None
         loaded = artifact.load(self.path)
         if is_main():

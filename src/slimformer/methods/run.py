@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.artifact.provenance import describe_base
+from slimformer.artifact.storage.precision import check_range, describe_rounding
 from slimformer.errors import visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from slimformer.config import Config
-    from slimformer.methods.method import Method, Phase, RunResult
+    from slimformer.methods.method import Method, Phase
+    from slimformer.methods.output import RunResult
     from slimformer.train import Trained
 
 
@@ -56,38 +58,61 @@ def _run(state: Method[Any]) -> RunResult:
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)
-    output.check({METHOD: state.name, **settings}, options)
+    output.check({METHOD: state.name, **state.training_settings}, options)
     with output.working() as folder:
         for phase in state.phases():
             run_phase(phase, options)
         settings = {**settings, DIGEST: state.start()}
-        earlier = len(state.notes)
+        if hasattr(state, "model"):  # one that is built in training has no weights yet
+            check_range(state.model, state.store)
+        earlier, left_open = len(state.notes), state.left_open()
         if not options.quiet:
             show_notes(state.notes)
+            show_settings(left_open)
         output.check_free(options)  # much may have happened since
         if output.path is not None:
-            step = artifact.Step(method=state.name, config=settings, command=options.command)
+            step = artifact.Step(method=state.name, config={**settings, **left_open}, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
-            folder.begin({METHOD: state.name, **settings, BASE: base_fingerprint(state)}, options.resume)
+            begun = {
+                METHOD: state.name,
+                **state.training_settings,
+                DIGEST: settings[DIGEST],
+                BASE: base_fingerprint(state),
+            }
+            folder.begin(begun, options.resume)
         trained = state.train(folder.path)
         state.finish()
+        rounded, metrics = _round(state, state.measure(trained))
         if not options.quiet:
             show_notes(state.notes[earlier:])
-        metrics = state.measure(trained)
         if output.path is not None and is_main():
             artifact.save(
                 output.path,
                 state.model,
                 processor=state.processor,
-                step=_step(state, settings, trained),
+                step=_step(state, settings, left_open, trained),
                 base=state.base,
                 storage=state.storage(),
                 overwrite=options.overwrite,
+                rounded=rounded,
                 **state.describe(metrics),
             )
     wait_for_all()  # what comes next reads what one process wrote
     return state.result(output.path, metrics, trained)
+
+
+def _round(state: Method[Any], metrics: dict[str, float]) -> tuple[artifact.Rounded | None, dict[str, float]]:
+    """Round the weights to what the file will hold; return what that changed, and the metrics of what is stored."""
+    rounded = artifact.round_weights(state.model, state.store)
+    if rounded is None:
+        return None, metrics
+    again = state.measure_rounded(metrics)
+    if again is not None:
+        changes = {name: float(f"{again[name] - value:.6g}") for name, value in metrics.items()}
+        rounded = rounded.model_copy(update={"metrics": changes})
+    state.notes.append(describe_rounding(rounded))
+    return rounded, metrics if again is None else again
 
 
 def base_fingerprint(state: Method[Any]) -> str | None:
@@ -127,12 +152,27 @@ def show_notes(notes: list[str]) -> None:
         sys.stderr.write(f"note: {visible(note)}\n")
 
 
-def _step(state: Method[Any], settings: dict[str, Any], trained: Trained) -> artifact.Step:
+def show_settings(left_open: dict[str, Any]) -> None:
+    """Tell the user what settings that were left open are in this run."""
+    if left_open and is_main():
+        line = ", ".join(_as_flag(name.replace("_", "-"), value) for name, value in left_open.items())
+        sys.stderr.write(f"left open: {visible(line)}\n")
+
+
+def _as_flag(name: str, value: Any) -> str:
+    """A setting as it would be typed."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    return f"--{name} {value:g}" if isinstance(value, float) else f"--{name} {value}"
+
+
+def _step(state: Method[Any], settings: dict[str, Any], left_open: dict[str, Any], trained: Trained) -> artifact.Step:
     """The entry of a run in the chain of steps."""
     counts = dict(zip(COUNTS, (trained.steps, trained.kept_step), strict=True))
     return artifact.Step(
         method=state.name,
-        config={**settings, **state.found_out(), **counts},
+        config={**settings, **left_open, **state.found_out(), **counts},
+        left_open=tuple(sorted(left_open)),
         seed=getattr(state.config, "seed", None),
         duration_s=trained.seconds,
         command=state.options.command,

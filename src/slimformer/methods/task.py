@@ -11,11 +11,13 @@ import numpy as np
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.storage.precision import check_metric
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import evaluate, fitting_length
-from slimformer.methods.method import AnyConfig, Method, RunResult
+from slimformer.methods.method import AnyConfig, Method
 from slimformer.methods.origin import Pretrained
+from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of
 from slimformer.methods.streaming import StreamedFeatures
 from slimformer.tasks import get_task
@@ -105,6 +107,8 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     data: TaskData
     features: dict[str, Features]
+    #: Tokens that texts are cut to; None where they are not.
+    length: int | None
     objective: Objective | None = None
 
     @property
@@ -143,7 +147,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         check_trainable(origin, get_task(config.task), self.accepts, headless=self.headless)
         self.data = self.load_data(origin)
         self.processor = origin.processor(self.data)
-        length = fitting_length(config.max_length, self.data, self.processor, origin.config)
+        length = self.length = fitting_length(config.max_length, self.data, self.processor, origin.config)
         # The masks of dev are always the same ones, so that runs can be compared and measured again.
         self.features = {
             "train": self.training_features(length),
@@ -155,6 +159,26 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             rest_pooler(self.model)
         self.objective = self.prepare(self.model) or own_objective(self.model, self.data.kind)
         return digest(self.features["train"], self.features["dev"])
+
+    @property
+    def steps_of_epoch(self) -> int:
+        """Optimizer steps of one pass over the data."""
+        batch_size: int = self.config.batch_size  # type: ignore[attr-defined]
+        return math.ceil(len(self.features["train"]) / batch_size)
+
+    def resolved(self) -> dict[str, Any]:
+        """How long texts are, which columns are read, and how many steps are taken."""
+        from slimformer.train import count_steps
+
+        config: Any = self.config
+        total = count_steps(config, self.steps_of_epoch)
+        return {
+            **super().resolved(),
+            **task_record(self.data, config)["settings"],
+            "max_length": self.length,
+            "max_steps": total,
+            "eval_every": min(self.steps_of_epoch, total),
+        }
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
         """What is done before each optimizer step of so many, with the step's number; None for nothing."""
@@ -178,7 +202,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         from slimformer.train import count_steps, train
 
         examples = self.features["train"]
-        total = count_steps(self.config, math.ceil(len(examples) / self.config.batch_size))  # type: ignore[arg-type, attr-defined]
+        total = count_steps(self.config, self.steps_of_epoch)  # type: ignore[arg-type]
         return train(
             self.model,
             self.config,  # type: ignore[arg-type]
@@ -204,6 +228,12 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         """Metrics on dev of the model as it will be saved."""
         self.model.eval()
         return self._evaluate(self.model)
+
+    def measure_rounded(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Metrics on dev once more; too large a loss is refused."""
+        rounded, primary = self._evaluate(self.model), self.chooses_by
+        check_metric(primary, metrics[primary], rounded[primary], greater_is_better=self.data.greater_is_better)
+        return rounded
 
     def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Metrics and the task."""

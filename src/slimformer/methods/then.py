@@ -29,7 +29,9 @@ class ThenOptions(Config):
     finetune_steps: Positive | None = Field(None, description="Steps on the task, however many passes that is.")
     finetune_batch_size: Positive = Field(32, description="Examples per step on the task.")
     finetune_lr: PositiveNumber = Field(1e-4, description="Peak learning rate on the task.")
-    finetune_length: Positive | None = Field(None, description="Tokens of the task's texts; by default the task's own.")
+    finetune_length: Positive | None = Field(
+        None, description="Tokens of the task's texts; by default the task's own, or fewer where the model takes fewer."
+    )
 
     @model_validator(mode="after")
     def _together(self) -> Self:
@@ -51,6 +53,7 @@ def tuning(config: Any) -> FinetuneConfig:
             "task": config.then_task,
             "data": config.data,
             "out": f"{config.out}-{config.then_task}",
+            "store": config.store,
             "epochs": config.finetune_epochs,
             "max_steps": config.finetune_steps,
             "batch_size": config.finetune_batch_size,

@@ -49,6 +49,20 @@ class Shape(Config):
     )
 
 
+def shape_of(model: nn.Module) -> dict[str, int]:
+    """The sizes that a model has, by the names of `Shape`."""
+    from slimformer.anatomy import Anatomy
+
+    anatomy = Anatomy.of(model)
+    block = anatomy.blocks[0]
+    return {
+        "layers": len(anatomy.blocks),
+        "hidden": anatomy.hidden,
+        "heads": block.heads,
+        "ffn": block.ffn_width,
+    }
+
+
 def resize(config: PretrainedConfig, shape: Shape) -> PretrainedConfig:
     """A config of the same family with other sizes."""
     family = family_of(config.model_type)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from slimformer.errors import CheckpointError, ConfigError, describe
 
@@ -38,6 +38,10 @@ SIZES = frozenset(
 COUNTS = frozenset({"num_hidden_layers", "num_layers", "n_layers", "n_layer", "type_vocab_size"})
 #: Types that weights may have in a checkpoint.
 FLOATS = ("float32", "float16", "bfloat16", "float64")
+#: What a user may have weights stored as.
+Store = Literal["float32", "half", "bfloat16"]
+#: The same → the type of the numbers in the file.
+STORES: dict[Store, str] = {"float32": "float32", "half": "float16", "bfloat16": "bfloat16"}
 
 
 def check_settings(config: Mapping[str, Any], name: str) -> None:

@@ -45,6 +45,10 @@ COMMANDS: Registry[Any] = Registry(
     "command",
     {
         "merge": ("slimformer.cli.artifacts:merge_mask", "Turn a mask and its base into a plain checkpoint."),
+        "unpack": (
+            "slimformer.cli.artifacts:unpack_model",
+            "Turn a packed model into a plain checkpoint that loads without slimformer.",
+        ),
         "extract": (
             "slimformer.cli.artifacts:extract_size",
             "Write one size of an elastic model, or the largest within a budget, as a model of its own.",

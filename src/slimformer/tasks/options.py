@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from slimformer.config import Config, Positive
 from slimformer.files import as_path
+from slimformer.models.settings import Store
 from slimformer.tasks.folder import holds_tables, why_whole
 from slimformer.tasks.splits import parse_shares
 from slimformer.tasks.task import get_task
@@ -50,6 +51,16 @@ class BaseOptions(Config):
     )
 
 
+class StoreOptions(Config):
+    """How the weights of a result that is a plain checkpoint are stored."""
+
+    store: Store | None = Field(
+        None,
+        description="Type of the weights in the file: `float32`, or `half` (float16) or `bfloat16`, half the bytes, "
+        "checked for what they lose; by default float32, of `trim` and `extend` what the base is stored as.",
+    )
+
+
 class TaskOptions(Config):
     """The task, its data and how texts are cut."""
 
@@ -75,7 +86,10 @@ class TaskOptions(Config):
         None, description="What stands between the labels of a row, where it may have several and the data leave doubt."
     )
     language: str | None = Field(None, description="Language of a multilingual data set.")
-    max_length: Positive | None = Field(None, description="Tokens a text is cut to; by default the task's own.")
+    max_length: Positive | None = Field(
+        None,
+        description="Tokens a text is cut to; by default the task's own, or fewer where the model takes fewer.",
+    )
     limit: Positive | None = Field(None, description="Use only so many rows of each split.")
 
 

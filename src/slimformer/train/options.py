@@ -17,7 +17,10 @@ class StepOptions(RateOptions):
     the number of processes changes how fast a run is and not what it computes.
     """
 
-    max_steps: Positive | None = Field(None, description="Optimizer steps to take, however many epochs that is.")
+    max_steps: Positive | None = Field(
+        None,
+        description="Optimizer steps to take, however many epochs that is; by default as `--epochs` and the data say.",
+    )
     batch_size: Positive = Field(32, description="Examples per optimizer step, over all processes.")
     accumulation: Positive = Field(1, description="Parts a batch is computed in, to save memory.")
     lr: PositiveNumber = Field(5e-5, description="Peak learning rate.")
@@ -44,6 +47,6 @@ class TrainingOptions(StepOptions):
     epochs: Epochs = Field(3.0, description="Passes over the training data; `--max-steps` wins over it.")
     group_by_length: bool = Field(False, description="Put texts of similar length into one batch.")
     eval_every: Positive | None = Field(
-        None, description="Steps between evaluations on dev; by default after each epoch."
+        None, description="Steps between evaluations on dev; by default those of an epoch."
     )
     best: bool = Field(True, description="Keep the weights of the best evaluation instead of the last ones.")

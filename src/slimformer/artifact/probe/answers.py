@@ -206,6 +206,16 @@ def difference(
     return worst
 
 
+def relative_difference(expected: Mapping[str, ProbeOutput], answer: Mapping[str, ProbeOutput]) -> float:
+    """The largest difference of two answers, each output measured by its largest expected value."""
+    worst = 0.0
+    for name, output in expected.items():
+        largest = max((abs(value) for value in output.values), default=0.0)
+        apart = difference({name: output}, answer, relative=0, absolute=math.inf)
+        worst = max(worst, apart / largest if largest else apart)
+    return worst
+
+
 def _place(tensor: Tensor, model: PreTrainedModel) -> Tensor:
     return tensor.to(model.device, model.dtype) if tensor.is_floating_point() else tensor.to(model.device)
 

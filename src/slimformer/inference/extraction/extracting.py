@@ -5,14 +5,15 @@ Any choice of a size per block is a model (Mix'n'Match, MatFormer, arXiv 2310.07
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import sizes
-from slimformer.artifact import Manifest, Step, load, republish, save
+from slimformer.artifact import Manifest, Step, load, republish, round_weights, save
 from slimformer.artifact.provenance import count, size, stored_tensors
 from slimformer.artifact.staging import check_target
 from slimformer.artifact.storage.elastic import PUBLISHED, PublishedRecord, read_published, write_published
+from slimformer.artifact.storage.precision import bytes_as
 from slimformer.artifact.storage.quantizer import adopt
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from slimformer.artifact import Loaded
     from slimformer.inference.source import Source
+    from slimformer.models.settings import Store
     from slimformer.sizes import Allocation
     from slimformer.tasks.options import TaskOptions
 
@@ -71,6 +73,7 @@ def extract(
     check: bool = True,
     overwrite: bool = False,
     command: str | None = None,
+    store: Store | None = None,
     **settings: Any,
 ) -> Extraction:
     """Write one size of an elastic artifact, or the largest mixture within a budget, as an artifact of its own.
@@ -84,6 +87,7 @@ def extract(
         check: Whether the artifact must answer as recorded at saving; its sums are compared in any case.
         overwrite: Replace an artifact that is there.
         command: The command line, for the record.
+        store: What weights are stored as: `float32`, `half` or `bfloat16`; by default as they are in memory.
         settings: In place of `choice`, its fields: `allocation`, or one of `max_params`, `max_bytes`, `max_flops` and
             `max_latency`, with `length`, `order` and `calibration`.
 
@@ -92,17 +96,22 @@ def extract(
     """
     choice = choice or Choice(**settings)
     source = look_up_elastic(artifact)
+    if store is not None and getattr(source.config, "quantization_config", None) is not None:
+        raise ArtifactError(
+            f"`--store` is `{store}`, and the weights of `{artifact}` are packed, in fewer bits than that; leave it out"
+        )
     if as_path(out).resolve() == as_path(artifact).resolve():
         raise ArtifactError(f"`--out` is `{out}`, the elastic model itself, which would be lost; give another folder")
     check_target(as_path(out), overwrite)
     length = choice.tokens(source)
     loaded = load(source.name, check=check)
-    blocks = choice.of(source, loaded)
+    blocks = _counted(choice, loaded, store).of(source, loaded)
     model = cast("PreTrainedModel", sizes.extract(loaded.model, blocks))
+    rounded = round_weights(model, store)
     manifest = save(
         out,
         model,
-        step=Step(method="extract", config=choice.record(blocks)),
+        step=Step(method="extract", config=choice.record(blocks) | ({} if store is None else {"store": store})),
         processor=loaded.processor,
         base=as_path(source.name),
         base_manifest=loaded.manifest,
@@ -111,9 +120,11 @@ def extract(
         storage=_storage(model),
         overwrite=overwrite,
         command=command,
+        rounded=rounded,
     )
     costs = Costs.of(loaded.model, "flops", length)
-    return Extraction(str(blocks), size(stored_tensors(model)), int(costs.total(blocks)), costs.length, manifest)
+    weights = bytes_as(stored_tensors(model), store)
+    return Extraction(str(blocks), weights, int(costs.total(blocks)), costs.length, manifest)
 
 
 def publish(
@@ -152,6 +163,14 @@ def publish(
     files = {PUBLISHED: write_published([*others, record])}
     republish(source.name, source.name, {}, files=files, overwrite=True)
     return record
+
+
+def _counted(choice: Choice, loaded: Loaded, store: Store | None) -> Choice:
+    """A choice whose limit on bytes is one on those in memory, which are counted."""
+    if choice.max_bytes is None or choice.limit is None or store is None:
+        return choice
+    in_memory = stored_tensors(loaded.model)
+    return replace(choice, max_bytes=int(choice.limit[1]) * size(in_memory) // bytes_as(in_memory, store))
 
 
 def _cost(loaded: Loaded, blocks: Allocation, length: int) -> dict[str, float]:

@@ -13,7 +13,7 @@ from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.then import ThenOptions
 from slimformer.objectives import TermSpec
 from slimformer.tasks.masking import Masking
-from slimformer.tasks.options import BaseOptions
+from slimformer.tasks.options import BaseOptions, StoreOptions
 from slimformer.train.options import StepOptions
 
 Positions = Literal["all", "mean", "first", "pooled"]
@@ -23,14 +23,14 @@ Objective = Literal["masked", "tsdae"]
 MOST_ROUNDS = 100
 #: Settings of the whole run that its phases do not share: each has its own, or none.
 NOT_SHARED = (
-    "rounds", "model", "new_tokens", "teacher", "trains", "out", "keep_head", "head_steps", "general",
+    "rounds", "model", "new_tokens", "teacher", "trains", "out", "store", "keep_head", "head_steps", "general",
     "similarity_data", "similarity_task", "tensorboard", *ThenOptions.model_fields,
 )  # fmt: skip
 #: Settings of what is learned beside a teacher, or from it.
 OF_TEACHING = ("reconstruction", "match", "positions", "reduction", *CacheOptions.model_fields)
 
 
-class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOptions):
+class AdaptConfig(StepOptions, StreamOptions, BaseOptions, StoreOptions, CacheOptions, ThenOptions):
     """Pre-train a model further on text or images of a domain, and distil it from itself so that it forgets less."""
 
     rounds: int | None = Field(
@@ -167,6 +167,10 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
         keeps = self.objective == "masked" or changes.get("trains") == "head"
         return AdaptConfig.make({**shared, "rounds": 0, "keep_head": keeps, **changes})
 
+    def compared_positions(self, pooling: tuple[str, ...] | None) -> Positions:
+        """Whose features are compared: as asked for, else as the base pools."""
+        return self.positions or ("all" if pooling is None else "pooled")
+
     def matching_terms(self, predictions: str, pooling: tuple[str, ...] | None) -> list[TermSpec]:
         """What is learned from a teacher.
 
@@ -180,7 +184,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, CacheOptions, ThenOpt
             return [TermSpec(predictions)]
         if self.match != "features":
             return [TermSpec("weights", options={"norm": self.match.removeprefix("weights-")})]
-        positions = self.positions or ("all" if pooling is None else "pooled")
+        positions = self.compared_positions(pooling)
         if positions != "pooled":
             return [TermSpec("features", options={"positions": positions, "reduction": self.reduction})]
         if self.reduction != "mean":

@@ -71,6 +71,11 @@ class Images:
             raise ConfigError("`positions` is `pooled`, which is for sentence encoders; give `all`, `mean` or `first`")
         self._check_share()
 
+    def resolved(self) -> dict[str, Any]:
+        """Settings that were left open, as images of this model have them."""
+        trained: Any = self.source.config
+        return {"mask_share": trained.mask_ratio if self.has_head else SHARE}
+
     def _check_share(self) -> None:
         share, patches = self.config.mask_share, patch_count(self.source.config)
         trained: Any = self.source.config

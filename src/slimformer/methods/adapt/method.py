@@ -10,7 +10,8 @@ from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.plan import Plan
 from slimformer.methods.corpus import CacheOptions, open_cache, training_options
-from slimformer.methods.method import Method, Phase, RunResult, Showcase
+from slimformer.methods.method import Method, Phase, Showcase
+from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import check_place, check_task, measured_in_corpus, tuning
 from slimformer.registry import METHODS
@@ -142,7 +143,7 @@ class Adapt(Method[AdaptConfig]):
         phases = self.plan.phases(self.name)
         for phase in phases:
             state: Method[Any] = METHODS.get(phase.method)(phase.config, self.options)
-            self.plan.check(state.config, {METHOD: state.name, **state.settings}, state.files)
+            self.plan.check(state.config, {METHOD: state.name, **state.training_settings}, state.files)
         if self.options.resume:
             self.plan.check_made_of(self.inputs.corpus.digest())
         return phases
@@ -205,6 +206,13 @@ class Adapt(Method[AdaptConfig]):
         self.initial = {name: value.detach().clone() for name, value in inputs.base_weights(self.model).items()}
         self.before = self._measurements()
         return digest
+
+    def resolved(self) -> dict[str, Any]:
+        """What follows from the model and other settings."""
+        config, resolved = self.config, {**super().resolved(), **self.inputs.resolved()}
+        compared = config.distils and config.match == "features"
+        positions = config.compared_positions(self.inputs.pooling) if compared else None
+        return {**resolved, "rounds": config.own_rounds, "positions": positions}
 
     def train(self, folder: Path) -> Trained:
         """Learn to reconstruct what is hidden, and to keep to the teacher."""

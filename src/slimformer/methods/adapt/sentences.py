@@ -31,6 +31,8 @@ class Sentences(Texts):
         source: The base.
     """
 
+    usual_share = SHARE
+
     def __init__(self, config: AdaptConfig, source: Source) -> None:
         super().__init__(config, source)
         ways = "+".join(self.sentence.pooling)
@@ -84,4 +86,4 @@ class Sentences(Texts):
 
     def masking(self, seed: int) -> WordDeletion:
         """What deletes words."""
-        return WordDeletion.of(self.processor, seed, self.config.mask_share or SHARE)
+        return WordDeletion.of(self.processor, seed, self.config.mask_share or self.usual_share)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from slimformer import models
 from slimformer.anatomy import Anatomy
@@ -12,8 +12,7 @@ from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
-from slimformer.methods.corpus import example_length
-from slimformer.methods.distill.setup import check_same_tokens
+from slimformer.methods.corpus import check_same_tokens, example_length
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import TermSpec
 from slimformer.tasks import get_task
@@ -49,6 +48,8 @@ class Texts:
 
     #: The term that is learned without a teacher, and the one that compares what heads say.
     reconstruction, predictions = TermSpec("reconstruction"), "logits"
+    #: Share of a text that is hidden unless told.
+    usual_share: ClassVar[float] = SHARE
 
     def __init__(self, config: AdaptConfig, source: Source) -> None:
         self.config = config
@@ -216,9 +217,13 @@ class Texts:
         """How the base pools, if it is a sentence encoder."""
         return None if self.sentence is None else tuple(self.sentence.pooling)
 
+    def resolved(self) -> dict[str, Any]:
+        """Settings that were left open, as texts of this model have them."""
+        return {"max_length": self.length, "mask_share": None if self.causal else self.usual_share}
+
     def masking(self, seed: int) -> TokenMasking | WordDeletion:
         """What hides tokens."""
-        return TokenMasking.of(self.processor, seed, self.config.mask_share or SHARE, self.config.masking)
+        return TokenMasking.of(self.processor, seed, self.config.mask_share or self.usual_share, self.config.masking)
 
 
 def _numbers(ids: Any) -> Any:

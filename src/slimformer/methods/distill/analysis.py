@@ -12,7 +12,8 @@ from slimformer.inference.bench import bench
 from slimformer.methods.distill.method import Distill, DistillResult
 from slimformer.methods.distill.setup import set_up
 from slimformer.methods.distill.trials import scorer
-from slimformer.methods.method import RunOptions, losses_in
+from slimformer.methods.method import RunOptions
+from slimformer.methods.output import losses_in
 from slimformer.methods.run import run
 from slimformer.report import Facts, Figure, Page, Series, Table, curves, write_page
 

@@ -15,6 +15,7 @@ from slimformer.methods.then import ThenOptions
 from slimformer.models.building import MOST_BLOCKS, MOST_WIDTH, Shape
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.objectives.spec import ALL_PAIRS
+from slimformer.tasks.options import StoreOptions
 from slimformer.train.options import StepOptions
 
 Objective = Literal["relations", "minilm-v1", "hidden-states", "soft-labels"]
@@ -118,7 +119,9 @@ class TeacherOptions(Config):
     )
 
 
-class DistillConfig(StepOptions, StreamOptions, StudentShape, BudgetOptions, TeacherOptions, CacheOptions, ThenOptions):
+class DistillConfig(
+    StepOptions, StreamOptions, StudentShape, BudgetOptions, TeacherOptions, CacheOptions, ThenOptions, StoreOptions
+):
     """Distil a teacher into a student of any shape, on text or images without labels."""
 
     student: str | None = Field(

@@ -11,8 +11,8 @@ from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
 from slimformer.methods.corpus import CacheOptions, training_options
 from slimformer.methods.distill.config import SIZES, DistillConfig
-from slimformer.methods.method import Method, Phase, RunResult, Showcase, describe_rate
-from slimformer.methods.output import OutputDirectory, check_local, check_writable, is_main
+from slimformer.methods.method import Method, Phase, Showcase
+from slimformer.methods.output import OutputDirectory, RunResult, check_local, check_writable, describe_rate, is_main
 from slimformer.methods.run import counts_of, run_phase
 from slimformer.methods.then import UNSCORED, check_place, check_task, measured_in_corpus, tuning
 from slimformer.report.page import check_page
@@ -157,6 +157,12 @@ class Distill(Method[DistillConfig]):
         self.processor = self.setup.processor
         self.notes += [*self.setup.notes(), describe_training(self.setup)]
         return self.setup.corpus.digest()
+
+    def resolved(self) -> dict[str, Any]:
+        """What teacher and student decide."""
+        from slimformer.methods.distill.trials import layer_without_trials
+
+        return {**super().resolved(), **self.setup.resolved, "teacher_layer": layer_without_trials(self.setup)}
 
     def train(self, folder: Path) -> Trained:
         """Choose the teacher's block and train a student on it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -12,14 +12,16 @@ from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_images
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
-from slimformer.methods.corpus import example_length
+from slimformer.methods.corpus import check_same_tokens, example_length
 from slimformer.methods.distill.config import PRESETS, StudentShape
 from slimformer.methods.distill.shaping import HEAD_WIDTH, HEADS, choose_shape, common_heads
 from slimformer.methods.distill.student import build_student, student_config
 from slimformer.methods.distill.vocabulary import trim_teacher
 from slimformer.methods.trim import trim_model
+from slimformer.models.building import shape_of
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models, build_terms
+from slimformer.objectives.terms.relations import Relations
 from slimformer.objectives.terms.term import CLEAN, MASKED
 from slimformer.registry import TERMS
 
@@ -50,8 +52,6 @@ def sentence_settings(config: DistillConfig) -> SentenceSettings:
 
 #: Tokens of the text whose time is taken, unless `max_length` says otherwise.
 TIMED = 128
-#: Tokens that mean something to a model, by the names tokenizers give them.
-SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class Setup:
         shape: How large the student is; None for a checkpoint that has a shape of its own.
         proposal: That shape and what it costs, where a budget was given.
         trimming: What became of the vocabulary, where it was trimmed.
+        resolved: Settings that both models decide where they are left open.
     """
 
     teacher: PreTrainedModel
@@ -79,6 +80,7 @@ class Setup:
     shape: StudentShape | None
     proposal: Proposal | None = None
     trimming: Trimming | None = None
+    resolved: dict[str, Any] = field(default_factory=dict)
 
     def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
         """The examples both models look at, in the order they do.
@@ -161,7 +163,12 @@ def set_up(config: DistillConfig) -> Setup:
         )
     corpus = _corpus(config, length)
     cast("nn.Module", teacher).to(dtype=getattr(torch, config.teacher_dtype))
-    return Setup(teacher, processor, corpus, length, config, sentence, shape, proposal, trimming)
+    resolved = {
+        "max_length": length,
+        "relation_heads": next((each.term.heads for each in terms if isinstance(each.term, Relations)), None),
+        **(shape_of(student_anatomy.model) if config.student is None else {}),
+    }
+    return Setup(teacher, processor, corpus, length, config, sentence, shape, proposal, trimming, resolved)
 
 
 def make_terms(
@@ -264,30 +271,3 @@ def check_same_inputs(teacher: Source, student: Source) -> None:
             f"`--student` is `{student.name}`, which takes {learned}, and the teacher takes {seen}; give a student of "
             "the same inputs"
         )
-
-
-def check_same_tokens(teacher: Any, student: Any) -> None:
-    """Refuse tokenizers that differ in any token; sizes alone say nothing.
-
-    Args:
-        teacher: The teacher's tokenizer.
-        student: The student's.
-    """
-    expected, actual = teacher.get_vocab(), student.get_vocab()
-    differing = sorted(number for token, number in expected.items() if actual.get(token) != number)
-    missing = sorted(number for token, number in actual.items() if token not in expected)
-    if differing or missing:
-        number = (differing or missing)[0]
-        by_number = [{number: token for token, number in vocabulary.items()} for vocabulary in (expected, actual)]
-        said, heard = (f"`{names[number]}`" if number in names else "nothing" for names in by_number)
-        raise ConfigError(
-            f"teacher and student have different vocabularies: token {number} is {said} to the teacher and {heard} to "
-            f"the student ({len(differing) + len(missing)} differ); take a student with the teacher's tokenizer"
-        )
-    for name in SPECIAL:
-        one, other = getattr(teacher, name, None), getattr(student, name, None)
-        if one != other:
-            raise ConfigError(
-                f"teacher and student have different special tokens: `{name}` is `{one}` to the teacher and `{other}` "
-                "to the student; take a student with the teacher's tokenizer"
-            )

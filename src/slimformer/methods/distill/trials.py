@@ -181,6 +181,14 @@ def fixed_layer(setting: int | Literal["last", "upper-middle"] | None, teacher: 
     return setting % count
 
 
+def layer_without_trials(setup: Setup) -> int | None:
+    """The teacher's block where settings say which; None for `auto`."""
+    setting = setup.config.teacher_layer
+    if setting is None and all(term.name != "relations" for term in setup.config.learned):
+        setting = "last"  # the paper chose blocks for relations; its baselines learn from the last
+    return None if setting == "auto" else fixed_layer(setting, Anatomy.of(setup.teacher))
+
+
 def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bool) -> tuple[int, list[Trial]]:
     """The teacher's block to learn from, and the trials that led to it.
 
@@ -190,12 +198,9 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
         folder: Where the choice is noted, so that a resumed run makes no other.
         quiet: Whether to say nothing.
     """
-    teacher = Anatomy.of(setup.teacher)
-    setting = setup.config.teacher_layer
-    if setting is None and all(term.name != "relations" for term in setup.config.learned):
-        setting = "last"  # the paper chose blocks for relations; its baselines learn from the last
-    if setting != "auto":
-        return fixed_layer(setting, teacher), []
+    teacher, layer = Anatomy.of(setup.teacher), layer_without_trials(setup)
+    if layer is not None:
+        return layer, []
     note = folder / NOTE
     if note.exists():
         trials = _read_trials(note)

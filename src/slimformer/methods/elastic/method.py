@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from slimformer.errors import ConfigError, UsageError
 from slimformer.methods.elastic.config import ElasticConfig
 from slimformer.methods.method import Showcase
-from slimformer.methods.origin import Scratch
+from slimformer.methods.origin import FAMILY, Scratch
 from slimformer.methods.sized import SizedMethod, sizes_of_base
 from slimformer.methods.streaming import TASK, open_parts, stream_features
 from slimformer.models import is_causal
+from slimformer.models.building import shape_of
 from slimformer.tasks import get_task
 
 if TYPE_CHECKING:
@@ -123,6 +124,19 @@ class Elastic(SizedMethod[ElasticConfig]):
         elastic = make_elastic(model, sizes, skip=self.config.skip)
         self.record = SizesRecord.of(elastic, order)
         return elastic
+
+    def resolved(self) -> dict[str, Any]:
+        """How sizes are trained, and the shape of new weights."""
+        config = self.config
+        drawn = ",".join(f"{chance:g}" for chance in config.chances(len(self.sizes.sizes)))
+        new = {"scratch": FAMILY, "vocabulary": self.model.config.vocab_size, **shape_of(self.model)}
+        return {
+            **super().resolved(),
+            "order": config.ordering,
+            "distil": config.distil_weight,
+            "probabilities": drawn if config.training == "sampled" else None,
+            **(new if config.is_new else {}),
+        }
 
     def train(self, folder: Path) -> Trained:
         """Train; where all sizes share a batch, each gets a part of it."""

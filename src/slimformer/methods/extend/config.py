@@ -6,10 +6,10 @@ from pydantic import Field
 
 from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions
-from slimformer.tasks.options import BaseOptions
+from slimformer.tasks.options import BaseOptions, StoreOptions
 
 
-class ExtendConfig(CorpusOptions, BaseOptions):
+class ExtendConfig(CorpusOptions, BaseOptions, StoreOptions):
     """Give a model the word pieces that a domain needs most, in the embedding and the tokenizer together."""
 
     new_tokens: int | None = Field(

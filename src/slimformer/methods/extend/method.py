@@ -11,7 +11,8 @@ from slimformer.corpus.corpus import Part, first_documents
 from slimformer.errors import CheckpointError, DataError
 from slimformer.inference.door import look_up, open_model
 from slimformer.methods.extend.config import ExtendConfig
-from slimformer.methods.method import Method, RunResult
+from slimformer.methods.method import Method
+from slimformer.methods.output import RunResult
 from slimformer.train import Trained
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from slimformer.corpus import Corpus
     from slimformer.inference.source import Source
     from slimformer.methods.extend.choosing import NewPiece
+    from slimformer.models.settings import Store
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,14 @@ class Extend(Method[ExtendConfig]):
 
     def train(self, folder: Path) -> Trained:
         """Put the pieces into tokenizer and model; there is nothing to learn."""
-        from slimformer.artifact.provenance import size, stored_tensors
+        from slimformer.artifact.provenance import stored_tensors
+        from slimformer.artifact.storage.precision import bytes_as
         from slimformer.methods.extend.extending import compare_extended, extend_model, extend_tokenizer
 
         start = time.monotonic()
         extended = extend_tokenizer(self.processor, self.pieces)
         texts = compare_extended(self.processor, extended, self.held_out.documents())
-        pieces, weights = len(self.processor), size(stored_tensors(self.model))
+        pieces, weights = len(self.processor), bytes_as(stored_tensors(self.model), self.source.store)
         extend_model(self.model, self.pieces)
         self.measured = {
             "tokens_per_word_before": texts.per_word_before,
@@ -124,13 +127,18 @@ class Extend(Method[ExtendConfig]):
             "pieces_before": float(pieces),
             "pieces": float(len(extended)),
             "bytes_before": float(weights),
-            "bytes": float(size(stored_tensors(self.model))),
+            "bytes": float(bytes_as(stored_tensors(self.model), self.store)),
         }
         self.processor = extended
         return Trained([], 0, 0, time.monotonic() - start)
 
     def finish(self) -> None:
         """Nothing is left to be done."""
+
+    @property
+    def store_unasked(self) -> Store | None:
+        """As the base is stored."""
+        return self.source.store
 
     def measure(self, trained: Trained) -> dict[str, float]:
         """What the larger vocabulary does to held-out text."""

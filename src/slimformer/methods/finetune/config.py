@@ -5,11 +5,11 @@ from __future__ import annotations
 from pydantic import Field, field_validator
 
 from slimformer.errors import ConfigError
-from slimformer.tasks.options import BaseOptions, TaskOptions
+from slimformer.tasks.options import BaseOptions, StoreOptions, TaskOptions
 from slimformer.train.options import TrainingOptions
 
 
-class FinetuneConfig(TrainingOptions, TaskOptions, BaseOptions):
+class FinetuneConfig(TrainingOptions, TaskOptions, BaseOptions, StoreOptions):
     """Fine-tune all weights of a model on a task: the baseline every method is compared with."""
 
     keep_close: str | None = Field(

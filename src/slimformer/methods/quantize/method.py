@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.errors import ConfigError
@@ -98,6 +98,16 @@ class Quantize(SizedMethod[QuantizeConfig]):
         self._nest(model)
         self.dropout = [] if config.keeps_dropout else take_dropout(model)
         return None if teacher is None else kd_objective(teacher, model, config, self.data.kind.items)
+
+    def resolved(self) -> dict[str, Any]:
+        """What follows from other settings."""
+        config = self.config
+        return {
+            **super().resolved(),
+            "embedding": config.weights,
+            "dropout": config.keeps_dropout,
+            "first_stage": config.steps_of_first_stage,
+        }
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
         """Draw the size of each step, all alike, where there are several."""

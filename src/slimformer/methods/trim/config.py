@@ -8,13 +8,13 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions, several
-from slimformer.tasks.options import BaseOptions
+from slimformer.tasks.options import BaseOptions, StoreOptions
 
 #: Share of the corpus's tokens that stay as they are, unless something else is asked for.
 COVERAGE = 0.9995
 
 
-class TrimConfig(CorpusOptions, BaseOptions):
+class TrimConfig(CorpusOptions, BaseOptions, StoreOptions):
     """Drop the word pieces that a domain does not use, from the embedding and the tokenizer together."""
 
     keep: int | None = Field(

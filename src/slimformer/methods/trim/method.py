@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer import models
 from slimformer.errors import CheckpointError
 from slimformer.inference.door import look_up, open_model
-from slimformer.methods.method import Method, RunResult, Showcase
+from slimformer.methods.method import Method, Showcase
+from slimformer.methods.output import RunResult
 from slimformer.methods.trim.config import TrimConfig
 from slimformer.train import Trained
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from slimformer.corpus import Corpus
     from slimformer.inference.source import Source
     from slimformer.methods.trim.pieces import TrimReport
+    from slimformer.models.settings import Store
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,10 @@ class Trim(Method[TrimConfig]):
         self.model, self.processor = opened.model, opened.processor
         return self.corpus.digest()
 
+    def resolved(self) -> dict[str, Any]:
+        """The share of tokens to keep, where no number of pieces is given."""
+        return {**super().resolved(), "coverage": self.config.share}
+
     def train(self, folder: Path) -> Trained:
         """Count, choose and cut; there is nothing to learn."""
         start = time.monotonic()
@@ -89,6 +95,11 @@ class Trim(Method[TrimConfig]):
 
     def finish(self) -> None:
         """Nothing is left to be done."""
+
+    @property
+    def store_unasked(self) -> Store | None:
+        """As the base is stored."""
+        return self.source.store
 
     def measure(self, trained: Trained) -> dict[str, float]:
         """What the smaller vocabulary does to the corpus."""
@@ -107,7 +118,8 @@ class Trim(Method[TrimConfig]):
         return TrimResult(done.model, done.processor, folder, dict(done.manifest.metrics["corpus"]))
 
     def _trim(self) -> TrimReport:
-        from slimformer.artifact.provenance import size, stored_tensors
+        from slimformer.artifact.provenance import stored_tensors
+        from slimformer.artifact.storage.precision import bytes_as
         from slimformer.methods.trim.model import domain_pieces, trim_model
         from slimformer.methods.trim.pieces import TrimReport, compare_tokenizers
         from slimformer.methods.trim.tokenizer import trim_tokenizer
@@ -118,7 +130,7 @@ class Trim(Method[TrimConfig]):
         trimmed = trim_tokenizer(tokenizer, numbers)
         texts = compare_tokenizers(tokenizer, trimmed, numbers, self.corpus.documents())
         rows = self.model.config.vocab_size
-        weights = size(stored_tensors(self.model))
+        weights = bytes_as(stored_tensors(self.model), self.source.store)
         trim_model(self.model, numbers)
         self.processor = trimmed
-        return TrimReport.of(texts, (rows, len(numbers)), (weights, size(stored_tensors(self.model))))
+        return TrimReport.of(texts, (rows, len(numbers)), (weights, bytes_as(stored_tensors(self.model), self.store)))

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from slimformer.methods.method import Phase, RunResult
+    from slimformer.methods.method import Phase
+    from slimformer.methods.output import RunResult
     from slimformer.tasks import TaskData
 
 FINE_TUNING, FURTHER, DISTILLED = "fine-tuning", "further pre-training", "self-distillation"

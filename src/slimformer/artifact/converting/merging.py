@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.converting.filling import fill_up
 from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import load
-from slimformer.artifact.manifest import Manifest, Step
+from slimformer.artifact.manifest import Manifest, Step, read_manifest
 from slimformer.artifact.saving import save
 from slimformer.artifact.staging import check_place
 from slimformer.artifact.storage.mask import assemble, narrow
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
+from slimformer.artifact.storage.precision import round_weights
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import torch
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from slimformer.anatomy import Block, Matrix
     from slimformer.artifact.storage.mask_file import Unit
+    from slimformer.models.settings import Store
 
 
 def merge(
@@ -35,6 +36,7 @@ def merge(
     command: str | None = None,
     cast_base: bool = False,
     check: bool = True,
+    store: Store | None = None,
 ) -> Manifest:
     """Write the model of a mask as a plain checkpoint.
 
@@ -49,6 +51,7 @@ def merge(
         command: The command line, for the record.
         cast_base: Whether the base may have been cast to 16 bits, which changes answers a little.
         check: Whether the mask must answer as recorded at saving; its sums are compared in any case.
+        store: What weights are stored as: `float32`, `half` or `bfloat16`; by default as they are in memory.
     """
     path = as_path(folder)
     if as_path(out).resolve() == path.resolve():
@@ -56,19 +59,25 @@ def merge(
     if base is not None and as_path(out).resolve() == as_path(base).resolve():
         raise _over_base(out)
     check_place(out, overwrite)
-    loaded = load(path, base=base, cast_base=cast_base, check=check)
-    if loaded.manifest.model.storage != "mask":
+    storage = read_manifest(path).model.storage
+    if storage.startswith("packed"):
+        raise ArtifactError(
+            f"artifact `{folder}` is packed and no mask; make a plain checkpoint of it with `slimformer unpack`"
+        )
+    if storage != "mask":
         raise ArtifactError(f"artifact `{folder}` is no mask; it is a checkpoint already, there is nothing to merge")
+    loaded = load(path, base=base, cast_base=cast_base, check=check)
     file = MaskFile.read(path / MASK)
     model, place = loaded.model, find_base(file, path, base, cast=cast_base)
     if as_path(out).resolve() == as_path(place).resolve():
         raise _over_base(out)
     if file.kept:
         model = _agreeing(model, file, place)
+    rounded = round_weights(model, store)
     return save(
         out,
         model,
-        step=Step(method="merge"),
+        step=Step(method="merge", config={} if store is None else {"store": store}),
         processor=loaded.processor,
         base=path,
         base_manifest=loaded.manifest,
@@ -76,6 +85,7 @@ def merge(
         task=loaded.manifest.task,
         overwrite=overwrite,
         command=command,
+        rounded=rounded,
     )
 
 
@@ -103,57 +113,18 @@ def _agreeing(model: PreTrainedModel, file: MaskFile, base: str) -> PreTrainedMo
             flags = file.kept.get(number, {}).get(unit, _all(size))
             filled.setdefault(number, {})[unit] = _filled(flags, width)
     narrow(wide, filled, base)
-    _copy(model, wide, file, filled)
+    places = {
+        number: {unit: _places(file, number, unit, flags) for unit, flags in units.items()}
+        for number, units in filled.items()
+    }
+    fill_up(model, wide, places)
     return wide
 
 
-def _copy(model: PreTrainedModel, wide: PreTrainedModel, file: MaskFile, filled: dict[int, dict[Unit, Tensor]]) -> None:
-    """Give the wide model the narrow one's weights, and zeros where a filled-up unit would add something."""
-    import torch
-
-    from slimformer.anatomy import Anatomy
-
-    narrow_state = model.state_dict()
-    with torch.no_grad():
-        for name, tensor in wide.state_dict().items():
-            if tensor.shape == narrow_state[name].shape:
-                tensor.copy_(narrow_state[name])
-    for number, (one, other) in enumerate(zip(Anatomy.of(wide).blocks, Anatomy.of(model).blocks, strict=True)):
-        for unit, flags in filled[number].items():
-            kept = file.kept.get(number, {}).get(unit, _all(flags.numel()))
-            _copy_unit(one, other, unit, kept[flags].nonzero().flatten())
-
-
-def _copy_unit(wide: Block, block: Block, unit: Unit, places: torch.Tensor) -> None:
-    of_keys, of_queries = wide.head_width, wide.head_width * wide.heads // wide.key_value_heads
-    widths = (
-        {"up": 1, "gate": 1, "down": 1}
-        if unit == "neurons"
-        else {"query": of_queries, "key": of_keys, "value": of_keys, "output": of_queries}
-    )
-    there, narrow_ones = wide.matrices, block.matrices
-    for role, width in widths.items():
-        if role in there and there[role].shape != narrow_ones[role].shape:
-            rows = role not in ("down", "output")
-            _copy_matrix(there[role], narrow_ones[role], _expand(places, width), rows=rows)
-
-
-def _copy_matrix(wide: Matrix, narrow_one: Matrix, places: torch.Tensor, *, rows: bool) -> None:
-    import torch
-
-    weight = torch.zeros(wide.shape)
-    weight[places if rows else slice(None), slice(None) if rows else places] = narrow_one.weight.detach()
-    bias = None
-    if rows and narrow_one.bias is not None:
-        bias = torch.zeros(wide.shape[0])
-        bias[places] = narrow_one.bias.detach()
-    wide.write(weight, bias)
-
-
-def _expand(places: torch.Tensor, width: int) -> torch.Tensor:
-    import torch
-
-    return (places[:, None] * width + torch.arange(width)).flatten()
+def _places(file: MaskFile, number: int, unit: Unit, flags: Tensor) -> Tensor:
+    """Where the units that a mask keeps lie among those that a block is filled up to."""
+    kept = file.kept.get(number, {}).get(unit, _all(flags.numel()))
+    return kept[flags].nonzero().flatten()
 
 
 def _count(file: MaskFile, number: int, unit: Unit, size: int) -> int:

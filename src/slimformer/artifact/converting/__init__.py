@@ -1,0 +1,1 @@
+"""One artifact made of another without training: a mask merged, packed weights unpacked."""
