@@ -1,4 +1,4 @@
-"""What methods that learn from a corpus share: lengths, passes turned into steps, a teacher that reads alike and is cached."""
+"""What methods that learn from a corpus share: lengths, passes turned into steps, teachers and what is kept of them."""
 
 from __future__ import annotations
 

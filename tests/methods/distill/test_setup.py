@@ -8,8 +8,9 @@ from tokenizers.models import WordLevel
 from transformers import BertConfig, LlamaConfig, PreTrainedTokenizerFast
 
 from slimformer.errors import ConfigError
+from slimformer.methods.corpus import check_same_tokens
 from slimformer.methods.distill import DistillConfig
-from slimformer.methods.distill.setup import check_same_tokens, student_shape
+from slimformer.methods.distill.setup import student_shape
 from slimformer.methods.distill.student import student_config
 
 
