@@ -55,9 +55,16 @@ def test_a_file_without_a_header_is_divided_as_in_training(base, data, tmp_path)
     (tmp_path / "test.csv").write_text(own.read_text())
     whole = runs.run("evaluate", tmp_path / "out", "--data", tmp_path / "test.csv", "--split", "test", "--json").json
     assert (whole["examples"], whole["notes"]) == (len(rows), [])
-    # Whoever trains on goes on with other parts, and hears of it.
-    more = runs.finetune(tmp_path / "out", "classification", own, tmp_path / "more", *flags[:-2], "--json").json
-    assert any("give `--shares 0.6,0.2,0.2` to keep to them" in note for note in more["notes"])
+    # Whoever trains on with the same data reads them alike, and is told how.
+    more = runs.finetune(tmp_path / "out", "classification", own, tmp_path / "more")
+    assert more.code == 0, more.err
+    for flag in ("--no-header", "--text-column 1", "--label-column 0", "--shares 0.6,0.2,0.2"):
+        assert flag in more.err
+    again = runs.run("evaluate", tmp_path / "more", "--data", own, "--split", "test", "--json").json
+    assert again["examples"] == test["examples"]
+    # Other data are not taken to be written alike.
+    other = runs.finetune(tmp_path / "out", "classification", data, tmp_path / "other")
+    assert other.code == 0, other.err
 
 
 def test_people_get_one_line(artifact, data):
@@ -255,3 +262,20 @@ def test_settings_may_stand_in_a_file(artifact, data, tmp_path):
     assert runs.run("evaluate", artifact, "--config", recipe, "--limit", "5", "--json").json["examples"] == 5
     recipe.write_text("split: test\n")
     runs.run("evaluate", artifact, "--config", recipe).refused("there is no setting `split`")
+
+
+def test_what_comes_after_distilling_reads_data_as_the_teacher_does(base, data, tmp_path):
+    rows = [line.split("\t") for line in (data / "train.tsv").read_text().splitlines()[1:]]
+    own = tmp_path / "own.tsv"
+    own.write_text("".join(f"{label}\t{text}\n" for text, label in rows))
+    flags = ["--no-header", "--text-column", 1, "--label-column", 0, "--shares", "0.6,0.2,0.2"]
+    assert runs.finetune(base, "classification", own, tmp_path / "teacher", *flags).code == 0
+    distilling = ["--corpus", own, *flags[:3], "--layers", 1, "--max-steps", 2, "--batch-size", 8, "--max-length", 16]
+    then = ["--then-task", "classification", "--data", own, "--finetune-steps", 2]
+    done = runs.run("distill", "--teacher", tmp_path / "teacher", *distilling, *then, "--out", tmp_path / "out")
+    assert done.code == 0, done.err
+    parts = [
+        runs.run("evaluate", tmp_path / name, "--data", own, "--split", "test", "--json").json["examples"]
+        for name in ("teacher", "out-classification")
+    ]
+    assert parts[0] == parts[1] < 0.3 * len(rows)

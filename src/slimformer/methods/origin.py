@@ -9,16 +9,20 @@ from pydantic import Field
 
 from slimformer import models
 from slimformer.anatomy.family import known
+from slimformer.artifact.manifest import read_manifest
 from slimformer.errors import ConfigError
 from slimformer.files import as_path
 from slimformer.inference.evaluation import head_classes
+from slimformer.inference.source import is_artifact
 from slimformer.models.building import LEAST_TOKENS, Shape, build, name_tokens, open_config, resize, train_tokenizer
 from slimformer.models.processors import has_file
 from slimformer.models.sentence import SentenceSettings
+from slimformer.tasks import get_task
 from slimformer.tasks.columns import label_names
 from slimformer.tasks.images import check_image_size
 from slimformer.tasks.kinds import has_task_head
 from slimformer.tasks.kinds.texts import texts_of_example
+from slimformer.tasks.options import AnyOptions, with_recorded
 from slimformer.views import restore_output
 
 if TYPE_CHECKING:
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 FAMILY = "llama"
 #: Tokens of a new tokenizer.
 VOCABULARY = 8192
+#: Settings that say how data are read, of those that artifacts remember.
+READING = ("text_column", "label_column", "header", "quoting", "shares", "label_separator", "language")
 
 
 class ScratchOptions(Shape):
@@ -195,3 +201,24 @@ def _image_processor(config: Any) -> Any:
 
     sides = config.image_size if isinstance(config.image_size, list | tuple) else (config.image_size,) * 2
     return ViTImageProcessor(size={"height": sides[0], "width": sides[1]})
+
+
+def read_alike(base: str, options: AnyOptions) -> AnyOptions:
+    """Options with what a base remembers of how data are read, where it was trained for that task on the same data.
+
+    Args:
+        base: The artifact a run starts from; others remember nothing.
+        options: Task and data, and how they are read as far as that was told.
+    """
+    if options.task is None or options.data is None or not is_artifact(base):
+        return options
+    manifest = read_manifest(base)
+    record = manifest.task
+    data = next((step.config["data"] for step in reversed(manifest.steps) if step.config.get("data")), None)
+    if record is None or record.name != get_task(options.task).name or not _same_place(data, options.data):
+        return options
+    return with_recorded(options, {name: value for name, value in record.settings.items() if name in READING})
+
+
+def _same_place(one: Any, other: str) -> bool:
+    return isinstance(one, str) and (one == other or as_path(one).resolve() == as_path(other).resolve())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
@@ -16,12 +17,12 @@ from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import evaluate, fitting_length
 from slimformer.methods.method import AnyConfig, Method
-from slimformer.methods.origin import Pretrained
+from slimformer.methods.origin import Pretrained, read_alike
 from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of
 from slimformer.methods.streaming import StreamedFeatures
 from slimformer.tasks import get_task
-from slimformer.tasks.options import load_data, task_record, with_recorded
+from slimformer.tasks.options import load_data, task_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from slimformer.tasks import Task, TaskData
     from slimformer.tasks.features import Features
     from slimformer.tasks.kinds.kind import Kind
+    from slimformer.tasks.options import TaskOptions
     from slimformer.train import Objective, Trained
     from slimformer.train.run import OptimizerChoice
 
@@ -131,9 +133,17 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     def load_data(self, origin: Origin) -> TaskData:
         """What is learned from and measured on."""
+        options = self.data_options
+        assert options.task is not None
+        sentence = origin.sentence() if get_task(options.task).kind().embeds else None
+        return load_data(options, ("train", "dev"), causal=models.is_causal(origin.config), sentence=sentence)
+
+    @cached_property
+    def data_options(self) -> TaskOptions:
+        """Where the data lie and how they are read: as told, else as the base read the same data for the same task."""
         config: Any = self.config
-        sentence = origin.sentence() if get_task(config.task).kind().embeds else None
-        return load_data(config, ("train", "dev"), causal=models.is_causal(origin.config), sentence=sentence)
+        options: TaskOptions = config
+        return options if config.model is None else read_alike(config.model, options)
 
     def training_features(self, length: int | None) -> Features:
         """What the model is fed in training."""
@@ -154,7 +164,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
             "dev": self.data.prepare("dev", self.processor, length),
         }
         self.model, notes = origin.model(self.data, self.processor, config.seed)
-        self.notes += [*self.data.notes, *notes, *divided_otherwise(origin, config)]
+        self.notes += [*self.data.notes, *notes]
         if self.data.kind.embeds:
             rest_pooler(self.model)
         self.objective = self.prepare(self.model) or own_objective(self.model, self.data.kind)
@@ -174,7 +184,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         total = count_steps(config, self.steps_of_epoch)
         return {
             **super().resolved(),
-            **task_record(self.data, config)["settings"],
+            **task_record(self.data, self.data_options)["settings"],
             "max_length": self.length,
             "max_steps": total,
             "eval_every": min(self.steps_of_epoch, total),
@@ -237,8 +247,8 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     def describe(self, metrics: dict[str, float]) -> dict[str, Any]:
         """Metrics and the task."""
-        config: Any = self.config
-        return {"metrics": {f"{self.data.preset.name}/dev": metrics}, "task": task_record(self.data, config)}
+        task = task_record(self.data, self.data_options)
+        return {"metrics": {f"{self.data.preset.name}/dev": metrics}, "task": task}
 
     def result(self, folder: Path | None, metrics: dict[str, float], trained: Trained) -> TaskResult:
         """What the caller gets."""
@@ -255,20 +265,6 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
 
     def _evaluate(self, model: Any) -> dict[str, float]:
         return evaluate(model, self.data, "dev", self.features["dev"], self.processor)
-
-
-def divided_otherwise(origin: Origin, config: Any) -> list[str]:
-    """A note where a base was trained on parts of a single file, and this run is not told to keep to them."""
-    record = origin.source.task if isinstance(origin, Pretrained) else None
-    if record is None or config.shares is not None or get_task(config.task).name != record.name:
-        return []
-    shares = with_recorded(config, {name: value for name, value in record.settings.items() if name == "shares"}).shares
-    if shares is None:
-        return []
-    return [
-        f"`{config.model}` was trained on parts of a file by the shares `{shares}`; if this is that file, give "
-        f"`--shares {shares}` to keep to them"
-    ]
 
 
 def digest(*splits: Features) -> str:

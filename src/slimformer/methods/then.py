@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from slimformer.config import Config, Epochs, Positive, PositiveNumber
 from slimformer.files import as_path
 from slimformer.methods.finetune.config import FinetuneConfig
+from slimformer.methods.origin import read_alike
 from slimformer.methods.output import OutputDirectory
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class ThenOptions(Config):
 
 
 def tuning(config: Any) -> FinetuneConfig:
-    """Settings of the fine-tuning that comes after a run."""
-    return FinetuneConfig.make(
+    """Settings of the fine-tuning that comes after a run; data are read as what it starts from reads them."""
+    settings = FinetuneConfig.make(
         {
             "model": config.out,
             "task": config.then_task,
@@ -63,6 +64,8 @@ def tuning(config: Any) -> FinetuneConfig:
             "threads": config.threads,
         }
     )
+    base: str | None = getattr(config, "model", None) or config.teacher
+    return settings if base is None else read_alike(base, settings)
 
 
 def check_place(config: Any, options: RunOptions) -> None:
@@ -79,11 +82,12 @@ def check_task(config: Any, base: str, accepts: Sequence[str]) -> None:
     from slimformer.methods.origin import Pretrained
     from slimformer.methods.task import check_trainable
     from slimformer.tasks import get_task
+    from slimformer.tasks.options import load_data
 
     if config.then_task is not None:
         task = get_task(config.then_task)
         check_trainable(Pretrained(look_up(base)), task, accepts)
-        task.load(config.data, ("train", "dev"))
+        load_data(tuning(config), ("train", "dev"))
 
 
 def measured_in_corpus(config: Any) -> list[str]:
