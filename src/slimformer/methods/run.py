@@ -68,7 +68,6 @@ def _run(state: Method[Any]) -> RunResult:
         earlier, left_open = len(state.notes), state.left_open()
         if not options.quiet:
             show_notes(state.notes)
-            show_settings(left_open)
         output.check_free(options)  # much may have happened since
         if output.path is not None:
             step = artifact.Step(method=state.name, config={**settings, **left_open}, command=options.command)
@@ -81,6 +80,8 @@ def _run(state: Method[Any]) -> RunResult:
                 BASE: base_fingerprint(state),
             }
             folder.begin(begun, options.resume)
+        if not options.quiet:
+            show_settings(left_open)
         trained = state.train(folder.path)
         state.finish()
         rounded, metrics = _round(state, state.measure(trained))
