@@ -191,6 +191,21 @@ def test_a_file_that_is_cut_or_says_nonsense(file):
         runs.run("predict", file, "good").refused(words)
 
 
+def test_weights_outside_the_folder_are_not_read(file):
+    (file.parent / "inside").mkdir()
+    (file.parent / "secret").write_bytes(bytes(4 * 32 * 64))
+    model = onnx.load(file)
+    tensor = next(
+        each for each in model.graph.initializer if list(each.dims) == [32, 64] or list(each.dims) == [64, 32]
+    )
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "../secret", "offset": "0", "length": str(4 * 32 * 64)}.items():
+        tensor.external_data.add(key=key, value=value)
+    (file.parent / "inside" / "model.onnx").write_bytes(model.SerializeToString())
+    runs.run("predict", file.parent / "inside" / "model.onnx", "good").refused("does not open", "path")
+
+
 def test_no_file(tmp_path):
     runs.run("predict", tmp_path / "none.onnx", "good").refused("no file at")
 
