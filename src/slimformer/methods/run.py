@@ -61,15 +61,15 @@ def _run(state: Method[Any]) -> RunResult:
         for phase in state.phases():
             run_phase(phase, options)
         settings = {**settings, DIGEST: state.start()}
-        earlier = len(state.notes)
-        if not options.quiet:
-            show_notes(state.notes)
         output.check_free(options)  # much may have happened since
         if output.path is not None:
             step = artifact.Step(method=state.name, config=settings, command=options.command)
             artifact.check_description(step, state.describe({}).get("task"))
         if is_main():
             folder.begin({METHOD: state.name, **settings, BASE: base_fingerprint(state)}, options.resume)
+        earlier = len(state.notes)
+        if not options.quiet:
+            show_notes(state.notes)
         trained = state.train(folder.path)
         state.finish()
         if not options.quiet:
