@@ -65,9 +65,7 @@ def _run(state: Method[Any]) -> RunResult:
         settings = {**settings, DIGEST: state.start()}
         if hasattr(state, "model"):  # one that is built in training has no weights yet
             check_range(state.model, state.store)
-        earlier, left_open = len(state.notes), state.left_open()
-        if not options.quiet:
-            show_notes(state.notes)
+        left_open = state.left_open()
         output.check_free(options)  # much may have happened since
         if output.path is not None:
             step = artifact.Step(method=state.name, config={**settings, **left_open}, command=options.command)
@@ -80,7 +78,9 @@ def _run(state: Method[Any]) -> RunResult:
                 BASE: base_fingerprint(state),
             }
             folder.begin(begun, options.resume)
+        earlier = len(state.notes)
         if not options.quiet:
+            show_notes(state.notes)
             show_settings(left_open)
         trained = state.train(folder.path)
         state.finish()

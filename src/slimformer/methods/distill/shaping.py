@@ -254,12 +254,13 @@ def choose_shape(config: DistillConfig, teacher: PreTrainedModel, length: int | 
     ladder = Ladder(teacher, fixed, common_heads(config, teacher.config))
     limits = {what: limit for name, what in BUDGETS.items() if (limit := getattr(config, name)) is not None}
     if not ladder.bodies:
-        raise ConfigError(f"no width of a student goes with {ladder.parts}; leave one of them out")
+        raise ConfigError(f"no width of a student goes with {ladder.parts}; give other sizes")
     refuse_large(config, ladder)
     bodies = ladder.within(limits)
     if not bodies:
         smallest = ladder.propose(ladder.rungs(ladder.bodies[0])[0])
-        raise too_small(config, {name: getattr(smallest, what) for name, what in BUDGETS.items()})
+        needed = {name: getattr(smallest, what) for name, what in BUDGETS.items()}
+        raise too_small(config, needed, words=smallest.vocabulary is not None)
     if config.max_ms is None:
         return ladder.propose(ladder.widest(bodies[-1], limits))
     from slimformer.methods.distill.timing import choose_by_time
@@ -282,15 +283,17 @@ def refuse_large(config: DistillConfig, ladder: Ladder) -> None:
             )
 
 
-def too_small(config: DistillConfig, needed: Mapping[str, float]) -> ConfigError:
+def too_small(config: DistillConfig, needed: Mapping[str, float], *, words: bool = False) -> ConfigError:
     """The error for a budget in which there is no student.
 
     Args:
         config: The settings.
         needed: Name of a budget → what the smallest student takes.
+        words: Whether students have a vocabulary that could be smaller.
     """
     name, least = next((name, least) for name, least in needed.items() if (getattr(config, name) or least) < least)
-    smaller = "" if config.trim else ", or drop word pieces that the corpus does not use with `--trim`"
+    helps = name in BUDGETS and words and not config.trim
+    smaller = ", or drop word pieces that the corpus does not use with `--trim`" if helps else ""
     return ConfigError(
         f"`{name}` is {getattr(config, name):,}, and the smallest student takes {least:,}; give at least that{smaller}"
     )
