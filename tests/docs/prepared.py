@@ -44,10 +44,11 @@ def _sst2(folder: Path) -> None:
 
 
 def _texts(folder: Path) -> None:
-    """Text files without labels."""
+    """Text files without labels, no two lines alike."""
     folder.mkdir(parents=True)
     for number in range(2):
-        (folder / f"{number}.txt").write_text("It was a dark and stormy night; the rain fell in torrents.\n" * 30)
+        lines = [f"It was dark and stormy night {number}{line}; the rain fell in torrents." for line in range(30)]
+        (folder / f"{number}.txt").write_text("\n".join(lines) + "\n")
 
 
 def _papers(folder: Path) -> None:

@@ -59,7 +59,7 @@ COMMANDS: Registry[Any] = Registry(
             "Measure an artifact on a task, by default the one it was trained for.",
         ),
         "compare": (
-            "slimformer.cli.compare:compare_models",
+            "slimformer.cli.evaluate:compare_models",
             "Measure models side by side: quality, bytes, memory and milliseconds on real texts.",
         ),
         "predict": (
