@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from slimformer import artifact
+from tests.docs.prepared import prepare
+from tests.docs.running import shorten
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -61,3 +64,16 @@ def test_a_domain_and_a_ternary_classifier_of_it(example, capsys):
     assert after < 0.9 * before
     assert "ternary: accuracy" in shown
     assert "6.0 MiB" in shown
+
+
+@pytest.mark.slow
+def test_a_first_job_in_a_notebook(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    prepare(["reviews.tsv"], tmp_path)
+    cells = json.loads((EXAMPLES / "first_job.ipynb").read_text())["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec(shorten("".join(cell["source"])), names)
+    assert "shipped" in capsys.readouterr().out
+    artifact.verify(tmp_path / "small-classification")

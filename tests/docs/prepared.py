@@ -35,6 +35,12 @@ def _reviews(folder: Path) -> None:
         (folder / f"{split}.csv").write_text("\n".join(lines) + "\n")
 
 
+def _raw_reviews(file: Path) -> None:
+    """One file without a header or splits, the label first."""
+    lines = [f"{label}\t{text} {number}" for number, (text, label) in enumerate(_rows(60))]
+    file.write_text("\n".join(lines) + "\n")
+
+
 def _sst2(folder: Path) -> None:
     """SST-2 as GLUE gives it out."""
     folder.mkdir(parents=True)
@@ -84,6 +90,7 @@ def _classifier(folder: Path) -> None:
 #: Name on the pages → what makes it.
 MAKERS: dict[str, Callable[[Path], object]] = {
     "reviews": _reviews,
+    "reviews.tsv": _raw_reviews,
     "texts": _texts,
     "papers": _papers,
     "photos": _photos,

@@ -191,7 +191,7 @@ class Quantize(SizedMethod[QuantizeConfig]):
             return False
         labels: Sequence[str] | None = task.preset.labels
         if labels is None and kind.labelled:
-            labels = load_data(config, ("train", "dev"), causal=models.is_causal(source.config)).labels
+            labels = load_data(self.data_options, ("train", "dev"), causal=models.is_causal(source.config)).labels
         return kind.head_fits(source.config, labels)
 
     def _check_skeleton(self, source: Source) -> None:
