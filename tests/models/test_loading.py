@@ -64,6 +64,13 @@ def corpora(data, tmp_path):
     return {"corpus": str(data / "train.tsv"), "out": str(tmp_path / "out")}
 
 
+def with_pieces(folder, tmp_path):
+    """A model whose words have parts, as extending needs it, with as many blocks in its config."""
+    blocks = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    edit(runs.reader(tmp_path / "pieces") / "config.json", num_hidden_layers=blocks)
+    return str(tmp_path / "pieces")
+
+
 #: Every way of loading the weights of a checkpoint.
 WAYS = {
     "bare": lambda folder, *_: models.load_model(folder, hf.AutoModel),
@@ -87,7 +94,11 @@ WAYS = {
     "distill": lambda folder, data, tmp: slimformer.distill(
         teacher=str(folder), layers=1, hidden=16, heads=2, **corpora(data, tmp), **RUN
     ),
-    "extend": lambda folder, data, tmp: slimformer.extend(model=str(folder), new_tokens=1, **corpora(data, tmp)),
+    "extend": lambda folder, data, tmp: slimformer.extend(
+        model=with_pieces(folder, tmp),
+        new_tokens=1,
+        **(corpora(data, tmp) | {"corpus": str(corpus.domain_file(tmp / "text.txt"))}),
+    ),
     "trim": lambda folder, data, tmp: slimformer.trim(model=str(folder), **corpora(data, tmp)),
 }
 
