@@ -45,7 +45,7 @@ def make_all(scratch: Path) -> dict[str, Path]:
     mask(model="minilm", out=str(out["mask"]), **task)
     mask(model="minilm", out=str(out["half"]), **{**task, **HALF})
     quantize(model=str(out["finetune"]), out=str(out["quantize"]), **task)
-    quantize(model=str(out["finetune"]), out=str(out["small"]), store="small", **task)
+    quantize(model=str(out["finetune"]), out=str(out["small"]), packing="small", **task)
     trim(model=str(out["finetune"]), corpus=str(scratch / "texts.txt"), keep=KEPT, out=str(out["trim"]), quiet=True)
     return {
         "finetune": out["finetune"],

@@ -23,7 +23,7 @@ def main() -> None:
         data, floats, ternary = (Path(scratch) / name for name in ("data", "float", "ternary"))
         write_data(data, WORDS)
         tuned = finetune(model="minilm", data=data, out=floats, max_steps=25, lr=1e-4, **SETTINGS)
-        small = quantize(model=floats, data=data, out=ternary, max_steps=40, store="small", **SETTINGS)
+        small = quantize(model=floats, data=data, out=ternary, max_steps=40, packing="small", **SETTINGS)
         for file, result in ((floats / "model.safetensors", tuned), (ternary / "packed.safetensors", small)):
             size = file.stat().st_size
             print(f"{file.parent.name}: accuracy {result.metrics['accuracy']:.3f} on dev, {size / 2**20:.1f} MiB")

@@ -237,7 +237,7 @@ MAKERS: dict[str, Callable[[str], Any]] = {
     "sharded": make_sharded,
     "binary": partial(make_packed, weights="binary"),
     "ternary": partial(make_packed, weights="ternary"),
-    "ternary-small": partial(make_packed, weights="ternary", store="small"),
+    "ternary-small": partial(make_packed, weights="ternary", packing="small"),
     "int2": partial(make_packed, weights="2"),
     "int4": partial(make_packed, weights="4"),
     "int8": partial(make_packed, weights="8"),

@@ -31,7 +31,7 @@ from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 LAYOUTS = {layout.name for name in FORMATS for layout in find_format(name).layouts}
 WAYS = {
     "ternary": {},
-    "ternary small": {"store": "small"},
+    "ternary small": {"packing": "small"},
     "ternary by matrix": {"granularity": "matrix"},
     "ternary by group": {"granularity": "group", "group_size": 7},
     "binary": {"weights": "binary"},
@@ -50,7 +50,7 @@ def quantized(model, **options):
     quantize_numbers(model, settings)
     weights = quantized_weights(model)
     bake(model)
-    keep_quantized(model, weights, small=settings.store == "small")
+    keep_quantized(model, weights, small=settings.packing == "small")
     adopt(model)
     return model.eval()
 
@@ -182,15 +182,15 @@ SHAPES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("store", ["fast", "small"])
-def test_a_ternary_bert_is_a_fifteenth_on_disk(shape, store, tmp_path):
+@pytest.mark.parametrize("packing", ["fast", "small"])
+def test_a_ternary_bert_is_a_fifteenth_on_disk(shape, packing, tmp_path):
     sizes, least = SHAPES[shape]
     torch.manual_seed(0)
     model = hf.BertModel(hf.BertConfig(**sizes))
     whole = 4 * sum(parameter.numel() for parameter in model.parameters())
-    quantized(model, store=store).save_pretrained(tmp_path)
+    quantized(model, packing=packing).save_pretrained(tmp_path)
     (file,) = tmp_path.glob("*.safetensors")
-    assert whole / file.stat().st_size >= (least if store == "fast" else 1.15 * least)
+    assert whole / file.stat().st_size >= (least if packing == "fast" else 1.15 * least)
 
 
 @pytest.fixture(scope="module")

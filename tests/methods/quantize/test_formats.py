@@ -139,11 +139,11 @@ def test_a_view_of_a_foreign_format_trains(toy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "layout", "size"), [("fast", "toy", 11), ("small", "toy-small", 12)])
-def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path, store, layout, size):
+@pytest.mark.parametrize(("packing", "layout", "size"), [("fast", "toy", 11), ("small", "toy-small", 12)])
+def test_a_foreign_format_from_training_to_reloading(toy, tuned, data, tmp_path, packing, layout, size):
     assert QuantizeConfig(weights="toy").weights == "toy"
     folder = tmp_path / "out"
-    result = quantize(model=tuned, data=data, out=folder, weights="toy", store=store, **SETTINGS)
+    result = quantize(model=tuned, data=data, out=folder, weights="toy", packing=packing, **SETTINGS)
     stored = load_file(folder / "packed.safetensors")
     assert stored[f"{NAME}.{layout}"].shape[-1] == size  # of 32 codes
     assert slimformer.artifact.read_manifest(folder).model.packed == [layout]

@@ -233,7 +233,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tuned, data, tmp_path
         ({"stages": 2, "kd": "none"}, "without a teacher"),
         ({"stages": 2, "max_steps": None}, "when the second one begins"),
         ({"first_stage": 3}, "only one"),
-        ({"store": "small", "weights": "4"}, "no smaller layout for `weights` `int4`"),
+        ({"packing": "small", "weights": "4"}, "no smaller layout for `weights` `int4`"),
         ({"distil_layers": "some"}, "`distil_layers` is `some`"),
         ({"distil_layers": "7"}, "has 2 blocks"),
         ({"weights": "5"}, "`weights` is `5`: there is no format `5`; known: ternary, .*, int8, float"),

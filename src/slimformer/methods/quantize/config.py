@@ -78,7 +78,7 @@ class NumberOptions(Config):
     granularity: Literal["matrix", "row", "group"] = Field("row", description="What shares a weight scale.")
     group_size: Positive | None = Field(None, description="Weights of a row that share a scale, with `group`.")
     weight_clip: Clip = Field(REFERENCE_CLIP, description="Bound on weights; no gradient beyond it; 0 for none.")
-    store: Literal["fast", "small"] = Field(
+    packing: Literal["fast", "small"] = Field(
         "fast", description="`small` for a smaller file that takes more work to read: ternary weights five to a byte."
     )
     activations: Literal["int8", "none"] = Field("int8", description="8-bit activations, or float ones.")
@@ -156,9 +156,9 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
                 f"`weights` is `{FLOAT}` and `activations` is `none`, so nothing would be quantized; leave out one of "
                 "them"
             )
-        if self.store == "small" and not _has_small_layout(self.weights, self.embedding):
+        if self.packing == "small" and not _has_small_layout(self.weights, self.embedding):
             raise ValueError(
-                f"`store` is `small`, and there is no smaller layout for `weights` `{self.weights}`; leave it out"
+                f"`packing` is `small`, and there is no smaller layout for `weights` `{self.weights}`; leave it out"
             )
         if self.terms is not None:
             refuse_both(self, "kd", "beta")

@@ -151,7 +151,7 @@ class Quantize(SizedMethod[QuantizeConfig]):
             self.sizes.set(self.sizes.largest)
         weights = quantized_weights(model)
         bake(model) if self.record is None else bake_size(model)
-        keep_quantized(model, weights, small=self.config.store == "small")
+        keep_quantized(model, weights, small=self.config.packing == "small")
         adopt(model)
         if self.record is not None:
             self.sizes = self.record.nest(model)
