@@ -33,7 +33,7 @@ VALUES = {
     "beta1": share, "beta2": share, "clip": st.floats(0, 1e3), "seed": st.integers(0, 2**31), "bf16": st.booleans(),
     "gradient_checkpointing": st.booleans(), "group_by_length": st.booleans(), "eval_every": positive,
     "best": st.booleans(), "lr_widenings": st.integers(0, 32), "save_every": positive, "log_every": positive,
-    "threads": st.integers(1, 64), "tensorboard": text,
+    "threads": st.integers(1, 64), "tensorboard": text, "store": st.sampled_from(["float32", "half", "bfloat16"]),
     "keep_close": st.sampled_from(["recadam[pull=2000]", "mars", "frobenius[0.5]", "r3f[noise=0.001]:0.5", "supcon:1"]),
 }  # fmt: skip
 settings = st.fixed_dictionaries({}, optional=VALUES)

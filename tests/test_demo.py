@@ -79,7 +79,7 @@ def test_rows_report_and_artifacts(tmp_path, capsys):
         rows, report = run_demo(tmp_path / "demo", quiet=quiet, max_steps=2, eval_every=1, log_every=1, limit=24)
         (tmp_path / "demo" / "notes.txt").write_text("mine")
         said.append(capsys.readouterr().err.splitlines())
-    methods = ("finetune", "distill", "finetune", "mask", "quantize", "elastic", "trim")
+    methods = ("finetune", "distill", "finetune", "mask", "quantize", "elastic", "adapt", "finetune", "trim")
     titles = [METHODS.help(name).rstrip(".") for name in methods]
     assert [[line for line in run if line in titles] for run in said] == [[], titles]
     assert [row.name for row in rows] == [
@@ -89,13 +89,14 @@ def test_rows_report_and_artifacts(tmp_path, capsys):
         "MiniLM, ternary",
         "MiniLM, elastic, size S",
         "MiniLM, elastic, size XL",
+        "MiniLM, adapted, fine-tuned",
         "MiniLM, fine-tuned, trimmed",
     ]
     assert rows[0].parameters == 22_713_986
     assert rows[0].bytes == (tmp_path / "demo" / "finetune" / "model.safetensors").stat().st_size
     # Every row says what the artifact it names scores on the reviews of the demo, measured anew.
     measured = [(name, None) for name in ("finetune", "distill-finetuned", "mask", "quantize")]
-    measured += [("elastic", "S"), ("elastic", "XL"), ("trim", None)]
+    measured += [("elastic", "S"), ("elastic", "XL"), ("adapt-finetuned", None), ("trim", None)]
     for row, (name, size) in zip(rows, measured, strict=True):
         # What trains nothing is measured on all of them.
         limit = {} if name == "trim" else {"limit": 24}
@@ -106,7 +107,17 @@ def test_rows_report_and_artifacts(tmp_path, capsys):
     for row in rows:
         assert row.name in page
     assert page.count("<svg") == 5  # trim trains nothing
-    made = ["finetune", "distill", "distill-finetuned", "mask", "quantize", "elastic", "trim"]
+    made = [
+        "finetune",
+        "distill",
+        "distill-finetuned",
+        "mask",
+        "quantize",
+        "elastic",
+        "adapt",
+        "adapt-finetuned",
+        "trim",
+    ]
     for name in made:
         verify(tmp_path / "demo" / name)
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(

@@ -96,7 +96,6 @@ def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["inspct"], 'Did you mean "inspect"?'),
         (["inspect", "minilm", "--jsn"], "do you mean `--json`?"),
         (["inspect"], "requires an argument"),
     ],

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from slimformer.errors import DataError
-from slimformer.tasks import leave_one_out, metrics, one_nearest_neighbour
+from slimformer.tasks import leave_one_out, one_nearest_neighbour
+from slimformer.tasks.metrics import neighbours
 
 
 def slow(database, labels, queries, truth, own=False):
@@ -19,7 +20,7 @@ def slow(database, labels, queries, truth, own=False):
 
 
 def test_against_one_by_one(monkeypatch):
-    monkeypatch.setattr(metrics, "_CHUNK", 7)
+    monkeypatch.setattr(neighbours, "_CHUNK", 7)
     draw = np.random.default_rng(0)
     database, queries = draw.normal(size=(30, 5)), draw.normal(size=(20, 5))
     labels, truth = draw.integers(3, size=30), draw.integers(3, size=20)

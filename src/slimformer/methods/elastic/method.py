@@ -129,7 +129,8 @@ class Elastic(SizedMethod[ElasticConfig]):
         """How sizes are trained, and the shape of new weights."""
         config = self.config
         drawn = ",".join(f"{chance:g}" for chance in config.chances(len(self.sizes.sizes)))
-        new = {"scratch": FAMILY, "vocabulary": self.model.config.vocab_size, **shape_of(self.model)}
+        vocabulary = getattr(self.model.config, "vocab_size", None)  # images have none
+        new = {"scratch": FAMILY, "vocabulary": vocabulary, **shape_of(self.model)}
         return {
             **super().resolved(),
             "order": config.ordering,
