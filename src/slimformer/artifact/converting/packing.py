@@ -17,7 +17,7 @@ def pack(model: PreTrainedModel, *, small: bool = False) -> PreTrainedModel:
     Activations that are rounded stay so, and the file says how.
 
     Args:
-        model: A model of Transformers with `QuantizedView`s on its weights, or with rounded activations.
+        model: A model of Transformers whose weights are under a `QuantizedView`, or with rounded activations.
         small: Whether formats that have a smaller layout are stored in it, which takes more work to read.
 
     Example:
