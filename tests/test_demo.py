@@ -106,7 +106,7 @@ def test_rows_report_and_artifacts(tmp_path, capsys):
     page = report.read_text(encoding="utf-8")
     for row in rows:
         assert row.name in page
-    assert page.count("<svg") == 5  # trim trains nothing
+    assert page.count("<svg") == 6  # trim trains nothing
     made = [
         "finetune",
         "distill",
@@ -121,6 +121,6 @@ def test_rows_report_and_artifacts(tmp_path, capsys):
     for name in made:
         verify(tmp_path / "demo" / name)
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == sorted(
-        ["data", "demo.json", *made, "notes.txt", "report.html"]
+        ["data", "demo.json", *made, "adapt.warmup", "adapt.round-0", "notes.txt", "report.html"]
     )
     assert (tmp_path / "demo" / "notes.txt").read_text() == "mine"
