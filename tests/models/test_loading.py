@@ -65,10 +65,18 @@ def corpora(data, tmp_path):
 
 
 def with_pieces(folder, tmp_path):
-    """A model whose words have parts, as extending needs it, with as many blocks in its config."""
+    """A model whose words have parts, as extending needs it, with as many blocks in its config and as a pickle alike."""
     blocks = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
-    edit(runs.reader(tmp_path / "pieces") / "config.json", num_hidden_layers=blocks)
-    return str(tmp_path / "pieces")
+    pieces = runs.reader(tmp_path / "pieces")
+    edit(pieces / "config.json", num_hidden_layers=blocks)
+    if not (folder / "model.safetensors").exists():
+        as_pickle(pieces)
+    return str(pieces)
+
+
+def as_pickle(folder):
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
 
 
 #: Every way of loading the weights of a checkpoint.
@@ -169,8 +177,7 @@ def test_tokens_beyond_the_vocabulary_are_refused_before_work(tmp_path, data):
 
 def test_a_pickle_is_refused_before_work(tmp_path, data):
     folder = classifier(tmp_path / "model")
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
+    as_pickle(folder)
     message = r"keeps its weights as a pickle, `pytorch_model\.bin`.*start from what `save_pretrained` writes"
     for way in (way for way in WAYS if way not in ("load a mask", "verify a mask", "load", "verify")):
         with pytest.raises(SlimformerError, match=message):
