@@ -65,7 +65,7 @@ def corpora(data, tmp_path):
 
 
 def with_pieces(folder, tmp_path):
-    """A model whose words have parts, as extending needs it, with as many blocks in its config and as a pickle alike."""
+    """A model whose words have parts, as extending needs it, with as many blocks in its config; as a pickle too."""
     blocks = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
     pieces = runs.reader(tmp_path / "pieces")
     edit(pieces / "config.json", num_hidden_layers=blocks)
