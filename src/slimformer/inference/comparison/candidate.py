@@ -9,7 +9,6 @@ from slimformer.errors import DataError, UsageError
 from slimformer.files import as_path
 from slimformer.inference.bench import PeakMemory
 from slimformer.inference.comparison.cost import WARM_UP, StoredBytes
-from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import as_predictions, fitting_length, load_split, prepare_split
 from slimformer.inference.onnx import OnnxSource
 from slimformer.inference.pipeline import open_pipeline
@@ -59,11 +58,14 @@ class Candidate:
     memory: int
 
     @classmethod
-    def open(cls, name: str, options: TaskOptions, split: str, *, check: bool = True, **base: Any) -> Candidate:
+    def open(
+        cls, name: str, source: Source, options: TaskOptions, split: str, *, check: bool = True, **base: Any
+    ) -> Candidate:
         """Open a model, and its data.
 
         Args:
             name: What `split_name` takes.
+            source: What it stands for.
             options: Task and data; what is not given is what the model was trained with.
             split: Which split.
             check: Whether an artifact must answer as recorded at saving.
@@ -72,7 +74,6 @@ class Candidate:
         import transformers
 
         folder, size = split_name(name)
-        source = look_up(folder)
         options, data = load_split(source, options, split)
         loading = {"check": check, "size": size, **(base if STORAGE.get(source.storage).needs_base else {})}
         getattr(transformers, source.architecture, None)  # imports its code, whose memory is not the model's

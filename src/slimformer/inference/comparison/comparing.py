@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.config import check_count, parse_bytes
 from slimformer.errors import UsageError, describe
-from slimformer.inference.comparison.candidate import Candidate, check_names, check_same_rows
+from slimformer.inference.comparison.candidate import Candidate, check_names, check_same_rows, split_name
 from slimformer.inference.comparison.cost import time_in_turns
 from slimformer.inference.comparison.quality import draw_rows, measure_quality
+from slimformer.inference.door import look_up
 from slimformer.inference.runners import using_threads
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.splits import sample
@@ -199,7 +200,10 @@ def compare(
     named = check_names(names)
     loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check}
     with using_threads(threads) as used:
-        candidates = [Candidate.open(name, options, split, **loading) for name in named]
+        sources = [look_up(split_name(name)[0]) for name in named]  # what is not there is told before any is opened
+        candidates = [
+            Candidate.open(name, source, options, split, **loading) for name, source in zip(named, sources, strict=True)
+        ]
         check_same_rows(candidates)
         rows = len(candidates[0].rows)
         draws = draw_rows(rows)
