@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from harness import RESULTS, training_options
+from harness import RESULTS, trained_in, training_options
 from harness.language import BATCH, cut_blocks, losses
 from harness.nested import SIZES, TOGETHER, VARIANTS, summary
 from harness.pieces import OutOfTimeError, Pieces
@@ -172,7 +172,8 @@ class Table:
             **settings(self.plan, variant, rate, short),
         )
         names = ["XL"] if variant not in TOGETHER else list(SIZES)
-        return {"rate": rate, "dev": {size: round(math.log(result.metrics[f"perplexity@{size}"]), 4) for size in names}}
+        dev = {size: round(math.log(result.metrics[f"perplexity@{size}"]), 4) for size in names}
+        return {"rate": rate, "trained in": trained_in(self.pieces.arguments), "dev": dev}
 
     def folder(self, variant: str, rate: float | None = None) -> Path:
         """Where a model is kept."""

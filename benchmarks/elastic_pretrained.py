@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import RESULTS, keep, kept, training_options
+from harness import RESULTS, keep, kept, trained_in, training_options
 from slimformer import elastic, finetune
 from slimformer.methods.elastic.analysis import pareto
 from slimformer.tasks.options import TaskOptions
@@ -121,8 +121,8 @@ class Bench:
         key = f"{model}, {variant}, {work.steps} steps, seed {seed}"
         if key not in self.runs:
             trained = self._train(key, work, base, variant)
-            numbers = "bfloat16" if self.arguments.bf16 else "float32"
-            self.runs[key] = {"model": model, "variant": variant, "seed": seed, "trained in": numbers, **trained}
+            how = {"model": model, "variant": variant, "seed": seed, "trained in": trained_in(self.arguments)}
+            self.runs[key] = {**how, **trained}
             self.summarise()
             keep(NAME, self.arguments, self.known)
 

@@ -57,6 +57,11 @@ def training_options(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def trained_in(arguments: argparse.Namespace) -> str:
+    """The numbers that models are trained in: runs on machines of several kinds may lie in one result."""
+    return "bfloat16" if arguments.bf16 else "float32"
+
+
 def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, float]:
     """Median seconds of each alternative, run one after the other in every round: noise hits all alike."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
