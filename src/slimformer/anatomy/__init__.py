@@ -1,11 +1,16 @@
-"""What a model is made of, declared as data per family."""
+"""What a model is made of, declared as data per family. The data are read without torch."""
+
+from typing import TYPE_CHECKING
 
 from slimformer.anatomy import families  # noqa: F401  (registers the families known)
-from slimformer.anatomy.anatomy import Anatomy, find, unwrap
-from slimformer.anatomy.block import Block
-from slimformer.anatomy.census import Census, PartCount
 from slimformer.anatomy.family import Family, Fused, family_of, known, register
-from slimformer.anatomy.matrix import Matrix, Part
+from slimformer.lazy import lazy
+
+if TYPE_CHECKING:
+    from slimformer.anatomy.anatomy import Anatomy, find, unwrap
+    from slimformer.anatomy.block import Block
+    from slimformer.anatomy.census import Census, PartCount
+    from slimformer.anatomy.matrix import Matrix, Part
 
 __all__ = [
     "Anatomy",
@@ -22,3 +27,12 @@ __all__ = [
     "register",
     "unwrap",
 ]
+__getattr__ = lazy(
+    __name__,
+    {
+        "anatomy": ("Anatomy", "find", "unwrap"),
+        "block": ("Block",),
+        "census": ("Census", "PartCount"),
+        "matrix": ("Matrix", "Part"),
+    },
+)

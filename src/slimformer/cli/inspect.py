@@ -1,4 +1,4 @@
-"""`slimformer inspect`: what a model is made of."""
+"""`slimformer inspect`: what a model is made of, and what computes on this machine."""
 
 from __future__ import annotations
 
@@ -6,24 +6,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import Size, human_bytes, print_json, print_table
+from slimformer.cli.output import Size, human_bytes, print_json, print_line, print_table
+from slimformer.errors import UsageError
 
 if TYPE_CHECKING:
     from slimformer.anatomy import Anatomy, Census
 
 
 def inspect_model(
-    model: str,
+    model: str | None = None,
     *,
     size: Size = None,
+    runtime: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Show what a model is made of, with parameters and bytes per part. No weights are loaded.
 
     Args:
         model: A folder, a Hub name or an alias such as `minilm`.
+        runtime: Show what computes on this machine instead: instruction set, threads, and whether the native engine
+            runs the model, where one is given.
         as_json: Print one JSON object instead of a table.
     """
+    if runtime:
+        _show_runtime(model, as_json)
+        return
+    if model is None:
+        raise UsageError("no model is given; name one, or ask for `--runtime`")
     from slimformer.anatomy import Anatomy, Census
     from slimformer.inference.door import open_skeleton
 
@@ -34,6 +43,34 @@ def inspect_model(
         print_json(summary)
     else:
         _print(summary)
+
+
+def _show_runtime(model: str | None, as_json: bool) -> None:
+    from slimformer.runtime.checkpoint import EngineError
+    from slimformer.runtime.encoder import NativeEncoder
+    from slimformer.runtime.native import describe_runtime
+
+    runtime = describe_runtime()
+    facts: dict[str, Any] = {
+        "instruction_set": runtime.instruction_set,
+        "available": list(runtime.available),
+        "threads": runtime.threads,
+    }
+    if model is not None:
+        try:
+            NativeEncoder(model)
+            facts |= {"model": model, "runs": True}
+        except EngineError as error:
+            facts |= {"model": model, "runs": False, "reason": error.reason}
+    if as_json:
+        print_json(facts)
+        return
+    names = ", ".join(facts["available"])
+    print_line(f"kernels for {facts['instruction_set']} on {facts['threads']} threads; this machine has {names}")
+    if model is not None:
+        print_line(
+            f"the native engine runs `{model}`" if facts["runs"] else f"the native engine does not: {facts['reason']}"
+        )
 
 
 def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:

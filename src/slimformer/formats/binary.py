@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from slimformer.formats.layout import Layout
 from slimformer.formats.number import NumberFormat, OnnxForm
-from slimformer.formats.packing import Layout
 from slimformer.formats.ternary import TERNARY
 
 if TYPE_CHECKING:

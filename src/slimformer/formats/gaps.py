@@ -24,7 +24,8 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import FormatError
-from slimformer.formats.packing import BITS, pack, unpack
+from slimformer.formats.layout import BITS
+from slimformer.formats.packing import pack, unpack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,8 +14,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from slimformer.formats.layout import Layout
 from slimformer.formats.number import NumberFormat, OnnxForm
-from slimformer.formats.packing import Layout
 
 #: Steps of 4 and of 8 even levels that are closest to a normal distribution, in standard deviations (J. Max,
 #: Quantizing for minimum distortion, IRE Transactions on Information Theory 6, 1960, table II).

@@ -13,7 +13,7 @@ from slimformer.errors import FormatError
 from slimformer.registry import FORMATS
 
 if TYPE_CHECKING:
-    from slimformer.formats.packing import Layout
+    from slimformer.formats.layout import Layout
 
 Shared = Literal["matrix", "row", "group"]
 

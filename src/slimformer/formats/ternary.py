@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from slimformer.formats.layout import TERNARY as FAST
+from slimformer.formats.layout import TERNARY_SMALL as SMALL
 from slimformer.formats.number import NumberFormat, OnnxForm
-from slimformer.formats.packing import Layout
 
 
 def ternary_levels(units: Tensor, counts: int | Tensor) -> tuple[Tensor, Tensor]:
@@ -25,15 +26,11 @@ def ternary_levels(units: Tensor, counts: int | Tensor) -> tuple[Tensor, Tensor]
     return codes, torch.einsum("...k,...k->...", codes, units)[..., None] / count
 
 
-#: Four codes to a byte, as `MatMulNBits` has them: first code in the lowest bits, zero point 2.
-FAST = Layout("ternary", base=4, digits=4, lowest=-2, codes=range(-1, 2))
-
 TERNARY = NumberFormat(
     "ternary",
     codes=range(-1, 2),
     levels=ternary_levels,
     fast=FAST,
-    # Five codes to a byte: 3^5 = 243 ≤ 256.
-    small=Layout("ternary-small", base=3, digits=5, lowest=-1),
+    small=SMALL,
     onnx=OnnxForm(2, FAST),
 )

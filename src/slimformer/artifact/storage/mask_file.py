@@ -163,18 +163,18 @@ class MaskFile:
 
 def pack(flags: Tensor) -> Tensor:
     """Booleans, flat, eight to a byte."""
-    from slimformer.formats import packing
+    from slimformer.formats import layout, packing
 
-    return packing.pack(flags.detach().reshape(-1).cpu(), packing.BITS)
+    return packing.pack(flags.detach().reshape(-1).cpu(), layout.BITS)
 
 
 def unpack(packed: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Bytes 0 and 1 of a shape from packed bits."""
     import torch
 
-    from slimformer.formats import packing
+    from slimformer.formats import layout, packing
 
-    return packing.unpack(packed, packing.BITS, math.prod(shape)).view(torch.uint8).view(shape)
+    return packing.unpack(packed, layout.BITS, math.prod(shape)).view(torch.uint8).view(shape)
 
 
 def _open(path: Path) -> tuple[Header, dict[str, Tensor]]:

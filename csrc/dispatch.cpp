@@ -1,0 +1,42 @@
+// Which instruction sets this machine has, and what they need.
+#include <cstring>
+
+#include "kernels.h"
+
+namespace slimformer {
+
+extern const Kernels kPortable;
+#if defined(__x86_64__)
+extern const Kernels kAvx2;
+#endif
+
+namespace {
+
+// Fastest first.
+const Kernels* const* known() {
+    static const Kernels* const all[] = {
+#if defined(__x86_64__)
+        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2 : nullptr,
+#endif
+        &kPortable,
+    };
+    return all;
+}
+
+}  // namespace
+
+const Kernels* find_kernels(const char* name) {
+    for (const Kernels* const* each = known();; each++) {
+        if (*each != nullptr && (name == nullptr || std::strcmp((*each)->name, name) == 0)) return *each;
+        if (*each == &kPortable) return nullptr;
+    }
+}
+
+std::size_t attention_scratch(int length, int width) {
+    const std::size_t keys = padded(length, kLanes), pairs = (width + 1) / 2;
+    const std::size_t halves = keys * pairs * 2 + padded(4 * pairs * 2, 32);
+    const std::size_t floats = keys + length * padded(width, kLanes) + 4 * keys;
+    return halves * sizeof(std::int16_t) + floats * sizeof(float);
+}
+
+}  // namespace slimformer

@@ -1,0 +1,84 @@
+// What every instruction set offers, as plain functions over plain arrays.
+//
+// All sums of products of codes are exact integers, and all float arithmetic is done in the same order everywhere: 16
+// lanes side by side, fused multiply-adds written out, sums over lanes in one fixed tree. So an answer has the same
+// bits on every instruction set, in every batch and with any number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace slimformer {
+
+// Columns of a panel of weights, rows of a tile of activations, and inputs whose codes lie in the same bytes.
+constexpr int kColumns = 16;
+constexpr int kRows = 6;
+constexpr int kInputs = 16;
+constexpr int kLanes = 16;
+
+constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
+
+enum class Activation : int { none, gelu, relu, silu, tanh };
+
+// A matrix of codes -1, 0 and 1, [outputs, inputs], in panels: 16 outputs and 16 inputs take 64 bytes, in which byte
+// 4 * output + input % 4 holds the codes + 1 of the inputs i, i + 4, i + 8 and i + 12, the first in the lowest bits.
+struct TernaryMatrix {
+    int outputs = 0;
+    int inputs = 0;
+    const std::uint8_t* panels = nullptr;  // [outputs / 16][inputs / 16][64], both rounded up
+    const float* scales = nullptr;         // [outputs, rounded up to 16]
+    const float* bias = nullptr;           // alike
+};
+
+// Rows of activations as int8, 127 standing for the largest magnitude of the row. Six rows form a tile, the last one
+// has fewer: [inputs / 4][rows of the tile][4], inputs rounded up to 16.
+struct QuantizedRows {
+    std::int8_t* values = nullptr;
+    float* scales = nullptr;       // [rows]
+    std::int32_t* sums = nullptr;  // [rows], of the int8 values
+};
+
+// Queries, keys and values of all tokens, [tokens][3 * heads * width], and where each sequence begins.
+struct Attention {
+    const float* qkv = nullptr;
+    float* out = nullptr;               // [tokens][heads * width]
+    const std::int32_t* starts = nullptr;  // [sequences + 1]
+    int heads = 0;
+    int width = 0;
+    float factor = 0;  // of the scores
+};
+
+struct Norm {
+    const float* weight = nullptr;
+    const float* bias = nullptr;
+    float epsilon = 0;
+};
+
+struct Kernels {
+    const char* name;
+
+    // Tiles `first` to `last` of rows of `inputs` floats.
+    void (*quantize)(const float* x, int rows, int inputs, QuantizedRows out, int first, int last);
+
+    // Panels `first` to `last` of activation(x W^T * scales + bias), [rows][stride]; `scratch` has 16 bytes an input.
+    void (*ternary)(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out,
+                    int stride, int first, int last, std::uint8_t* scratch);
+
+    // Norm of x + residual over `width` floats, for rows `first` to `last`; `residual` may be null, `out` may be `x`.
+    void (*norm)(const float* x, const float* residual, int width, const Norm& norm, float* out, int first, int last);
+
+    // One head of one sequence with operands rounded to int8; `scratch` has `attention_scratch` bytes.
+    void (*attend)(const Attention& attention, int sequence, int head, std::uint8_t* scratch);
+
+    // activation(x w^T + bias) of one row: w is [outputs][inputs].
+    void (*dense)(const float* x, const float* w, const float* bias, int inputs, int outputs, Activation activation,
+                  float* out);
+};
+
+// Bytes that `attend` needs for a sequence.
+std::size_t attention_scratch(int length, int width);
+
+// The fastest set that this machine has, or the one of a name (`avx2`, `portable`); null where it has none such.
+const Kernels* find_kernels(const char* name);
+
+}  // namespace slimformer

@@ -1,0 +1,171 @@
+"""The compiled kernels against NumPy, and against each other bit by bit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slimformer.formats import pack
+from slimformer.formats.layout import TERNARY, TERNARY_SMALL
+from slimformer.runtime.native import is_built, kernels
+
+pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "gelu": lambda x: torch.nn.functional.gelu(x),
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+def matrix(codes, scales, bias=None, layout=TERNARY):
+    made = kernels().Matrix(*codes.shape)
+    packed = pack(torch.from_numpy(codes), layout).numpy()
+    made.set_rows(0, packed, layout.base, layout.digits, layout.lowest, scales, bias)
+    return made
+
+
+def exact(x, codes, scales, bias):
+    """Integer sums in 64 bits, everything after them in 64 bits too."""
+    largest = np.abs(x).max(axis=1, keepdims=True)
+    steps = np.where(largest > 0, np.float32(127) / np.where(largest > 0, largest, 1), np.float32(1)).astype(np.float32)
+    whole = np.rint((x * steps).astype(np.float32)).astype(np.int64)
+    sums = whole @ codes.T.astype(np.int64)
+    return sums * np.where(largest > 0, largest.astype(np.float64) / 127, 1) * scales + bias
+
+
+def same_bits(one, other):
+    return one.shape == other.shape and (one.view(np.int32) == other.view(np.int32)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    inputs=st.integers(1, 600),
+    outputs=st.integers(1, 70),
+    layout=st.sampled_from([TERNARY, TERNARY_SMALL]),
+    seed=st.integers(0, 2**32 - 1),
+    extreme=st.booleans(),
+)
+def test_products_are_those_of_integers(rows, inputs, outputs, layout, seed, extreme):
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    codes = draw.integers(-1, 2, (outputs, inputs)).astype(np.int8)
+    if extreme:  # every sum as far from 0 as it can be
+        x, codes = np.ones_like(x), np.full_like(codes, draw.choice([-1, 1]))
+    scales = draw.uniform(0.1, 2, outputs).astype(np.float32)
+    bias = draw.standard_normal(outputs).astype(np.float32)
+    weight = matrix(codes, scales, bias, layout)
+    product = weight.multiply(x)
+    expected = exact(x, codes, scales, bias)
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 30),
+    inputs=st.integers(1, 300),
+    outputs=st.integers(1, 50),
+    activation=st.sampled_from(list(ACTIVATIONS)),
+    size=st.floats(1e-3, 1e3),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_instruction_sets_threads_and_batches_agree_to_the_last_bit(rows, inputs, outputs, activation, size, seed):
+    draw = np.random.default_rng(seed)
+    x = (draw.standard_normal((rows, inputs)) * size).astype(np.float32)
+    codes = draw.integers(-1, 2, (outputs, inputs)).astype(np.int8)
+    weight = matrix(codes, np.ones(outputs, np.float32), draw.standard_normal(outputs).astype(np.float32))
+    expected = weight.multiply(x, activation, 1, "portable")
+    for isa in kernels().instruction_sets():
+        for threads in (1, 2):
+            assert same_bits(weight.multiply(x, activation, threads, isa), expected)
+        alone = np.concatenate([weight.multiply(row[None], activation, 1, isa) for row in x])
+        assert same_bits(alone, expected)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("isa", ["portable", ""])
+def test_activations(activation, isa):
+    """One output for each value of a grid: with an input of 0, the bias is what is activated."""
+    grid = np.concatenate([np.linspace(-12, 12, 4001), [-1000, -100, -1e-6, 0, 1e-6, 100, 1000]]).astype(np.float32)
+    weight = matrix(np.ones((len(grid), 1), np.int8), np.ones(len(grid), np.float32), grid)
+    values = weight.multiply(np.zeros((1, 1), np.float32), activation, 1, isa)[0]
+    expected = ACTIVATIONS[activation](torch.from_numpy(grid).double()).numpy()
+    np.testing.assert_allclose(values, expected, rtol=2e-6, atol=3e-7)
+
+
+def test_rows_of_zeros_and_codes_of_zeros():
+    codes = np.zeros((3, 5), np.int8)
+    bias = np.array([1, 2, 3], np.float32)
+    weight = matrix(codes, np.ones(3, np.float32), bias)
+    np.testing.assert_array_equal(weight.multiply(np.zeros((2, 5), np.float32)), [bias, bias])
+    np.testing.assert_array_equal(weight.multiply(np.ones((1, 5), np.float32)), [bias])
+
+
+def test_matrices_that_read_the_same_input_are_one():
+    draw = np.random.default_rng(0)
+    one, other = (draw.integers(-1, 2, (rows, 37)).astype(np.int8) for rows in (11, 24))
+    joined = kernels().Matrix(35, 37)
+    row = 0
+    for codes in (one, other):
+        packed = pack(torch.from_numpy(codes), TERNARY).numpy()
+        joined.set_rows(row, packed, 4, 4, -2, np.ones(len(codes), np.float32), None)
+        row += len(codes)
+    x = draw.standard_normal((9, 37)).astype(np.float32)
+    apart = [matrix(codes, np.ones(len(codes), np.float32)).multiply(x) for codes in (one, other)]
+    assert same_bits(joined.multiply(x), np.concatenate(apart, axis=1))
+
+
+def test_the_longest_sums_do_not_overflow():
+    """127 in every input of 2^16, all codes 1: 8.3 million, far beyond 16 bits."""
+    inputs = 1 << 16
+    weight = matrix(np.ones((2, inputs), np.int8), np.ones(2, np.float32))
+    for isa in kernels().instruction_sets():
+        product = weight.multiply(np.ones((1, inputs), np.float32), "none", 1, isa)
+        assert math.isclose(product[0, 0], inputs, rel_tol=1e-6)
+
+
+def test_what_is_no_number_is_no_crash():
+    weight = matrix(np.ones((2, 20), np.int8), np.ones(2, np.float32))
+    for value in (np.nan, np.inf, -np.inf):
+        x = np.ones((7, 20), np.float32)
+        x[3, 5] = value
+        expected = weight.multiply(np.ones((1, 20), np.float32))[0]
+        for isa in kernels().instruction_sets():
+            product = weight.multiply(x, "none", 1, isa)
+            np.testing.assert_array_equal(np.delete(product, 3, axis=0), np.tile(expected, (6, 1)))
+
+
+PACKED = np.zeros((4, 2), np.uint8) + 0b10101010  # four rows of eight codes, all 0
+ONES = np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda native: native.Matrix(0, 4),
+        lambda native: native.Matrix(4, -1),
+        lambda native: native.Matrix(4, 1 << 20),
+        lambda native: native.Matrix(4, 9).set_rows(0, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_rows(1, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_rows(-1, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, -2, ONES[:3], None),
+        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, -2, ONES, ONES[:1]),
+        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, 0, ONES, None),  # codes of 2
+        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 0, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 300, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 7), np.float32)),
+        lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 8), np.float32), "softmax"),
+        lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 8), np.float32), isa="sse"),
+    ],
+)
+def test_shapes_are_checked_before_anything_is_read(call):
+    with pytest.raises(kernels().InputError):
+        call(kernels())
