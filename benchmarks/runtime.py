@@ -1,10 +1,9 @@
 """The native engine beside other runtimes: products of matrices, then whole encoders, all in one run that takes turns.
 
 *Products*: ternary weights with activations rounded to int8, one thread, in the shapes of BERT-base and MiniLM,
-rounding included. *Encoders*: new
-weights in the shapes of MiniLM-L6 and BERT-base; ternary on the engine and in torch, float in torch, in ONNX Runtime and
-there with dynamic int8, and 32 real texts of different lengths, which others have to pad. Medians of rounds in which
-all take turns.
+rounding included. *Encoders*: new weights in the shapes of MiniLM-L6 and BERT-base; ternary on the engine and in torch,
+float in torch, in ONNX Runtime and there with dynamic int8, also on 32 real texts of different lengths, which others
+pad. Medians of rounds in which all take turns.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def products(tiny: bool) -> dict[str, Any]:
         scales = np.ones(outputs, np.float32)
         matrix.set_rows(0, packed.codes.numpy(), layout.base, layout.digits, layout.lowest, scales, None)
         batches = {rows: draw.standard_normal((rows, inputs)).astype(np.float32) for rows in ROWS}
-        runs = {str(rows): lambda x=x: matrix.multiply(x) for rows, x in batches.items()}
+        runs = {str(rows): lambda x=x, matrix=matrix: matrix.multiply(x) for rows, x in batches.items()}
         seconds = in_turn(runs, rounds=1 if tiny else 15)
         operations = {rows: 2e-9 * int(rows) * inputs * outputs for rows in seconds}
         measured[f"{inputs} x {outputs}"] = {rows: round(operations[rows] / seconds[rows], 1) for rows in seconds}

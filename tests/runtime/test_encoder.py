@@ -206,6 +206,11 @@ def test_other_families_and_float_models_are_refused_by_name(tmp_path):
     model_of("bert").save_pretrained(tmp_path / "float")
     with pytest.raises(EngineError, match="does not round activations"):
         NativeEncoder(tmp_path / "float")
+    electra = zoo.build_headed("electra")
+    quantized(electra)
+    electra.save_pretrained(tmp_path / "electra")
+    with pytest.raises(EngineError, match="embeddings of 24"):
+        NativeEncoder(tmp_path / "electra")
     with pytest.raises(EngineError, match=r"no config\.json"):
         NativeEncoder(tmp_path / "nothing")
 

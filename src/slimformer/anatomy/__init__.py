@@ -36,3 +36,7 @@ __getattr__ = lazy(
         "matrix": ("Matrix", "Part"),
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -32,3 +32,7 @@ __getattr__ = lazy(
         "packing": ("PackedWeight", "pack", "unpack"),
     },
 )
+
+
+def __dir__() -> list[str]:
+    return __all__

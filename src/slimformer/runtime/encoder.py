@@ -162,6 +162,11 @@ class NativeEncoder:
         table = str(family.word_embedding)
         base = stored.prefix(table)
         hidden, ffn = self._count("hidden_size", "dim"), self._count(family.ffn_size)
+        if self.config.get("embedding_size", hidden) != hidden:
+            raise EngineError(
+                f"`{self.folder}` has embeddings of {self.config['embedding_size']} and blocks of {hidden}; the engine "
+                "runs embeddings as wide as the blocks"
+            )
         activation = self.config.get("hidden_act", self.config.get("activation"))
         if activation not in ACTIVATIONS:
             raise EngineError(f"`{self.folder}` has the activation `{activation}`; the engine has gelu, relu and silu")
