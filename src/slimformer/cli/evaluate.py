@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from slimformer.cli.output import (
+    AskFlags,
     ConfigFile,
     Json,
     LoadFlags,
     Quiet,
-    RouteFlags,
     print_json,
     print_line,
     print_notes,
@@ -31,7 +31,7 @@ def evaluate_model(
     lm_eval: str | None = None,
     lm_eval_data: str | None = None,
     few_shot: int | None = None,
-    flags: Annotated[RouteFlags, Parameter(name="*")] = RouteFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[AskFlags, Parameter(name="*")] = AskFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -57,6 +57,10 @@ def evaluate_model(
     from slimformer.inference.evaluation import evaluate_on_task
     from slimformer.inference.routing import evaluate_routed
 
+    if flags.engine is not None and flags.route is not None:
+        raise UsageError(
+            "`--engine` and `--route` are given; sizes are chosen in torch alone, so leave out one of them"
+        )
     measure = evaluate_on_task if flags.route is None else evaluate_routed
     loading = {name: value for name, value in asdict(flags).items() if value is not None}
     result = measure(artifact, TaskOptions.read(config, options.given()), split, batch_size, **loading)
@@ -78,19 +82,20 @@ def _evaluate_with_harness(
     few_shot: int | None,
     options: TaskOptions,
     batch_size: int,
-    flags: RouteFlags,
+    flags: AskFlags,
     as_json: bool,
 ) -> None:
     from slimformer.integrations.lm_eval import evaluate_with_harness
 
     names = [name.strip() for name in tasks.split(",")]
     others = [name for name in options.given() if name != "limit"]
-    if others or flags.route is not None or not all(names):
-        what = "an empty name is" if not all(names) else f"`--{(others or ['route'])[0].replace('_', '-')}` is"
+    others += [name for name in ("route", "engine") if getattr(flags, name) is not None]
+    if others or not all(names):
+        what = "an empty name is" if not all(names) else f"`--{others[0].replace('_', '-')}` is"
         raise UsageError(f"{what} given with `--lm-eval`; name tasks joined by commas, and leave out all but `--limit`")
     if few_shot is not None and few_shot < 0:
         raise UsageError(f"`--few-shot` is `{few_shot}`; give 0 or more")
-    loading = {name: value for name, value in asdict(flags).items() if name != "route"}
+    loading = {name: value for name, value in asdict(flags).items() if name not in ("route", "engine")}
     result = evaluate_with_harness(
         artifact, names, data=data, limit=options.limit, few_shot=few_shot, batch_size=batch_size, **loading
     )

@@ -136,6 +136,19 @@ class RouteFlags(SizeFlags):
     ] = None
 
 
+@dataclass(frozen=True)
+class AskFlags(RouteFlags):
+    """The same for commands that ask a model, whatever runs it."""
+
+    engine: Annotated[
+        str | None,
+        Parameter(
+            name="--engine",
+            help="What runs the model: `torch`, the default, or `native`, compiled kernels for packed encoders.",
+        ),
+    ] = None
+
+
 StoreAs = Annotated[
     Store | None,
     Parameter(

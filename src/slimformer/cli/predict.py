@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import RouteFlags
+from slimformer.cli.output import AskFlags
 from slimformer.errors import DataError, UsageError, presentable, visible
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def predict_requests(
     max_new_tokens: int | None = None,
     draft: str | None = None,
     task: str | None = None,
-    flags: Annotated[RouteFlags, Parameter(name="*")] = RouteFlags(),  # noqa: B008 (frozen)
+    flags: Annotated[AskFlags, Parameter(name="*")] = AskFlags(),  # noqa: B008 (frozen)
     as_json: JsonLines = False,
 ) -> None:
     """Answer texts with an artifact, a mask or any checkpoint: labels, numbers, tags, spans, vectors or text.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from slimformer import models
 from slimformer.artifact.loading import checked_manifest, load_checked
@@ -13,6 +13,7 @@ from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, SizeError
 from slimformer.files import as_path
+from slimformer.inference.native import OpenNative, is_native, open_native
 from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
 from slimformer.inference.runners import TorchRunner
 from slimformer.inference.source import Source, is_artifact
@@ -49,6 +50,10 @@ class OpenModel:
     def runner(self, kind: Kind) -> TorchRunner:
         """What runs the model for a kind of task; embeddings are of the model without its head."""
         return TorchRunner(self.model.base_model if kind.embeds else self.model, kind)
+
+
+#: A model that can be asked, whatever runs it.
+Runnable: TypeAlias = "OpenModel | OpenOnnx | OpenNative"
 
 
 def look_up(name: str | Path) -> Source:
@@ -146,8 +151,9 @@ def open_runnable(
     cast_base: bool = False,
     check: bool = True,
     size: str | None = None,
+    engine: str | None = None,
     **loading: Any,
-) -> OpenModel | OpenOnnx:
+) -> Runnable:
     """Open a model to be asked, whatever runs it.
 
     Args:
@@ -156,11 +162,14 @@ def open_runnable(
         cast_base: Likewise.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         size: Likewise.
+        engine: `native` for the native engine; torch, or ONNX Runtime for ONNX, when not given.
         loading: What else `open_model` takes.
     """
     if isinstance(source, OnnxSource):
-        refuse_flags(source.name, base=base, cast_base=cast_base, size=size)
+        refuse_flags(source.name, base=base, cast_base=cast_base, size=size, engine=engine)
         return open_onnx(source, check=check)
+    if is_native(engine):
+        return open_native(source)
     return open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
 
 

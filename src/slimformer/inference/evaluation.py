@@ -12,6 +12,7 @@ from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable
+from slimformer.inference.native import refuse_with_engine
 from slimformer.inference.runners import TorchRunner, run
 from slimformer.models.denoising import has_decoder
 from slimformer.models.settings import check_labels
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from slimformer.artifact import TaskRecord
-    from slimformer.inference.onnx import OpenOnnx
+    from slimformer.inference.door import Runnable
     from slimformer.inference.runners import Array, Runner
     from slimformer.inference.source import Source
     from slimformer.tasks import Task, TaskData
@@ -162,7 +163,7 @@ class PreparedSplit:
         features: Its inputs.
     """
 
-    opened: OpenModel | OpenOnnx
+    opened: Runnable
     data: TaskData
     split: str
     features: Features
@@ -208,6 +209,7 @@ def evaluate_on_task(
     cast_base: bool = False,
     check: bool = True,
     size: str | None = None,
+    engine: str | None = None,
 ) -> dict[str, Any]:
     """Measure a model on a split of a task.
 
@@ -220,9 +222,12 @@ def evaluate_on_task(
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
         size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
+        engine: `native` for the native engine, which runs packed encoders; torch when not given.
     """
     check_count("batch-size", batch_size)
-    ready = prepare_split(name, options, split, base=base, cast_base=cast_base, check=check, size=size)
+    refuse_with_engine(engine, size=size, base=base)
+    loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size, "engine": engine}
+    ready = prepare_split(name, options, split, **loading)
     return ready.summary(ready.metrics(ready.outputs(ready.opened.runner(ready.data.kind), batch_size)))
 
 
@@ -230,7 +235,7 @@ def prepare_split(
     name: str | Path,
     options: TaskOptions,
     split: str = "dev",
-    opened: OpenModel | OpenOnnx | None = None,
+    opened: Runnable | None = None,
     **loading: Any,
 ) -> PreparedSplit:
     """Open a model, unless it is open, and make a split of a task ready for it.

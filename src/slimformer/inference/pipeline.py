@@ -16,7 +16,8 @@ from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
 from slimformer.inference.codec import TaskCodec, longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable
 from slimformer.inference.evaluation import check_head, check_length
-from slimformer.inference.onnx import OnnxSource, OpenOnnx, onnx_file, refuse_flags
+from slimformer.inference.native import refuse_with_engine
+from slimformer.inference.onnx import OnnxSource, onnx_file, refuse_flags
 from slimformer.inference.requests import Chunk
 from slimformer.inference.routing import chosen_route
 from slimformer.inference.runners import SizedRunner, TorchGenerator, run
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.inference.codec import Encoded, TaskRequest
+    from slimformer.inference.door import Runnable
     from slimformer.inference.routing import Route
     from slimformer.inference.runners import Runner
     from slimformer.inference.source import Source
@@ -163,6 +165,7 @@ def open_pipeline(
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     batch_size: int = 32,
+    engine: str | None = None,
 ) -> TaskPipeline:
     """Open any model for requests: an artifact, a mask, a checkpoint or ONNX.
 
@@ -179,6 +182,7 @@ def open_pipeline(
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
+        engine: `native` for the native engine, which runs packed encoders; torch when not given.
     """
     import transformers
 
@@ -187,6 +191,7 @@ def open_pipeline(
         check_count(flag, 1 if value is None else value)
     if onnx_file(name) is not None:
         refuse_flags(name, base=base, cast_base=cast_base, size=size, route=route, draft=draft)
+    refuse_with_engine(engine, route=route, size=size, base=base, draft=draft)
     chosen = chosen_route(route, size)
     source = look_up(name)
     kind = kind_for(source, task)
@@ -197,7 +202,7 @@ def open_pipeline(
     model_class = getattr(transformers, kind.head)
     loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size}
     keep_sizes = keep_sizes or chosen is not None or draft is not None
-    opened = open_runnable(source, model_class=model_class, keep_sizes=keep_sizes, **loading)
+    opened = open_runnable(source, model_class=model_class, keep_sizes=keep_sizes, engine=engine, **loading)
     if kind.new_tokens and isinstance(opened, OpenModel):
         if draft is not None:
             Elastic.of(opened.model).check_draft(draft)
@@ -209,7 +214,7 @@ def open_pipeline(
 
 
 def _runner(
-    opened: OpenModel | OpenOnnx, kind: Kind, route: Route | None, batch_size: int
+    opened: Runnable, kind: Kind, route: Route | None, batch_size: int
 ) -> tuple[Runner, int, Elastic | None, str | None]:
     """What computes, with what else a pipeline holds: the batch size, the sizes that were kept, the fingerprint."""
     runner: Runner = opened.runner(kind)

@@ -42,10 +42,12 @@ class Head:
     Args:
         pooling: `tokens`, `first` or `mean`.
         layers: Name and activation of each layer; a name with `BASE.` lies in the encoder.
+        outputs: What Transformers calls the outputs; several share the columns.
     """
 
     pooling: str
     layers: tuple[tuple[str, str], ...] = ()
+    outputs: tuple[str, ...] = ("logits",)
 
 
 #: Families that the engine runs, by `model_type`.
@@ -59,7 +61,7 @@ EMBEDDINGS = {
 _POOLED = Head("first", (("BASE.pooler.dense", "tanh"), ("classifier", "none")))
 _ROBERTA = Head("first", (("classifier.dense", "tanh"), ("classifier.out_proj", "none")))
 _TAGS = Head("tokens", (("classifier", "none"),))
-_SPANS = Head("tokens", (("qa_outputs", "none"),))
+_SPANS = Head("tokens", (("qa_outputs", "none"),), ("start_logits", "end_logits"))
 #: Heads by the class in a config, and the family's own where it has another one.
 HEADS = {
     "SequenceClassification": {
@@ -119,6 +121,16 @@ class NativeEncoder:
         """Whether there is one row for each sequence; else there is one for each token."""
         return self.head.pooling != "tokens"
 
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """What Transformers calls the outputs."""
+        return self.head.outputs
+
+    def named(self, rows: Array) -> dict[str, Array]:
+        """The outputs by their names: each has a column of its own, or the only one has all."""
+        names = self.outputs
+        return {names[0]: rows} if len(names) == 1 else {name: rows[..., at] for at, name in enumerate(names)}
+
     def run(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> Array:
         """What the model computes of some sequences of tokens, without padding.
 
@@ -154,7 +166,7 @@ class NativeEncoder:
             if name.endswith(f"For{ending}"):
                 return heads[kind]
         if name.endswith("Model"):
-            return Head("tokens")
+            return Head("tokens", outputs=("last_hidden_state",))
         raise EngineError(f"the engine has no head of `{name}` of `{self.folder}`")
 
     def _build(self, family: Family, embeddings: Embeddings) -> Any:

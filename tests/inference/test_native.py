@@ -1,0 +1,84 @@
+"""Packed models asked on the native engine, by the commands and functions that ask any model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from slimformer.inference.pipeline import open_pipeline
+from slimformer.runtime.native import is_built
+from tests import runs
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler"),
+]
+
+TEXTS = ["a lovely film", "dull, awful and far too long for what it has to say", "so", "great great great"]
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("native")
+    rows = [("a lovely evening", "good"), ("an awful evening", "bad"), ("great fun", "good"), ("dull stuff", "bad")]
+    for split in ("train", "dev"):
+        lines = ["text\tlabel", *(f"{text} {split} {n}\t{label}" for n in range(6) for text, label in rows)]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    base = runs.reader(folder / "base")
+    assert runs.finetune(base, "classification", folder, folder / "float", "--max-steps", 4, "--quiet").code == 0
+    quantize = ("--task", "classification", "--data", folder, "--max-steps", 4, "--quiet")
+    done = runs.run("quantize", "--model", folder / "float", *quantize, "--out", folder / "ternary")
+    assert done.code == 0, done.err
+    return folder
+
+
+def answers(room, *more):
+    done = runs.run("predict", room / "ternary", *TEXTS, "--json", *more)
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_answers_are_those_of_torch(room):
+    for native, torch in zip(answers(room, "--engine", "native"), answers(room, "--engine", "torch"), strict=True):
+        assert native["label"] == torch["label"]
+        assert native["scores"] == pytest.approx(torch["scores"], abs=0.01)
+
+
+def test_batch_mates_change_no_digit(room):
+    assert answers(room, "--engine", "native") == answers(room, "--engine", "native", "--batch-size", 1)
+
+
+def test_evaluate_counts_what_predict_says(room):
+    done = runs.run("evaluate", room / "ternary", "--data", room, "--engine", "native", "--json")
+    lines = [line.rsplit("\t", 1) for line in (room / "dev.tsv").read_text().splitlines()[1:]]
+    pipeline = open_pipeline(room / "ternary", engine="native")
+    right = [
+        answer["label"] == label for answer, (_, label) in zip(pipeline([t for t, _ in lines]), lines, strict=True)
+    ]
+    assert done.json["metrics"]["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "code"),
+    [
+        (["predict", "float", "so", "--engine", "native"], ("is no packed model", "leave out `--engine`"), 1),
+        (["predict", "ternary", "so", "--engine", "sse"], ("`--engine` is `sse`", "torch or native"), 2),
+        (["predict", "ternary", "so", "--engine", "native", "--size", "S"], ("`--size` is `S`", "leave out one of them"), 2),
+        (["predict", "ternary", "so", "--engine", "native", "--task", "retrieval"], ("needs `last_hidden_state`",), 1),
+        (["evaluate", "ternary", "--engine", "native", "--route", "r.json"], ("`--engine` and `--route`",), 2),
+        (["evaluate", "ternary", "--engine", "native", "--lm-eval", "arc_easy"], ("`--engine` is given",), 2),
+    ],
+)
+def test_what_cannot_be_is_refused(room, command, words, code):
+    first, model, *rest = command
+    runs.run(first, room / model, *rest).refused(*words, code=code)
+
+
+def test_inspect_says_what_computes_and_what_runs(room):
+    done = runs.run("inspect", "--runtime", room / "ternary", "--json").json
+    assert done["runs"]
+    assert done["instruction_set"] == done["available"][0]
+    text = runs.run("inspect", room / "float", "--runtime")
+    assert "the native engine does not" in text.out
+    runs.run("inspect").refused("no model is given", code=2)
