@@ -131,7 +131,9 @@ def test_an_interrupted_run_says_how_to_go_on(base, data, tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert err.endswith("interrupted; the same command with `--resume` goes on where it was\n")
+    assert err.endswith(
+        "interrupted; the same command with `--resume` goes on from its last checkpoint, or begins anew\n"
+    )
     assert "Traceback" not in err
 
 

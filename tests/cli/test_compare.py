@@ -67,3 +67,9 @@ def test_no_model_is_refused(data):
 
 def test_an_artifact_that_is_not_there(data, tmp_path):
     runs.run("compare", tmp_path / "none", "--data", data).refused("none")
+
+
+def test_which_budget_leaves_models_out_is_said(artifact, other, data):
+    done = runs.run("compare", artifact, other, "--data", data, "--timed", 3, "--max-bytes", "1kB", "--max-ms", 1e5)
+    said = "no model is within the budgets: 2 of 2 are not known to be within 0.00 MB; 0 of 2 take more than 100000 ms"
+    assert said in done.out.replace("\n", " ")

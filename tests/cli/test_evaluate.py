@@ -41,7 +41,7 @@ def test_a_file_without_a_header_is_divided_as_in_training(base, data, tmp_path)
     rows = [line.split("\t") for line in (data / "train.tsv").read_text().splitlines()[1:]]
     own = tmp_path / "own.csv"
     own.write_text("".join(f"{label},{text}\n" for text, label in rows))
-    flags = ["--no-header", "--text-column", 1, "--label-column", 0, "--shares", "0.6,0.2,0.2"]
+    flags = ["--no-header", "--text-column", 1, "--label-column", 0, "--shares", "0.6,0.2,0.2", "--max-length", 12]
     done = runs.finetune(base, "classification", own, tmp_path / "out", *flags, "--json").json
     assert any("shares give" in note for note in done["notes"])
     dev, test = (
@@ -58,7 +58,7 @@ def test_a_file_without_a_header_is_divided_as_in_training(base, data, tmp_path)
     # Whoever trains on with the same data reads them alike, and is told how.
     more = runs.finetune(tmp_path / "out", "classification", own, tmp_path / "more")
     assert more.code == 0, more.err
-    for flag in ("--no-header", "--text-column 1", "--label-column 0", "--shares 0.6,0.2,0.2"):
+    for flag in ("--no-header", "--text-column 1", "--label-column 0", "--shares 0.6,0.2,0.2", "--max-length 12"):
         assert flag in more.err
     again = runs.run("evaluate", tmp_path / "more", "--data", own, "--split", "test", "--json").json
     assert again["examples"] == test["examples"]

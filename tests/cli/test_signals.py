@@ -43,6 +43,6 @@ def test_a_run_that_is_ended_goes_on(number, base, data, tmp_path):
     finally:
         process.kill()
     assert process.returncode == 128 + number
-    assert err == "interrupted; the same command with `--resume` goes on where it was\n"
+    assert err == "interrupted; the same command with `--resume` goes on from its last checkpoint, or begins anew\n"
     assert {path.name for path in tmp_path.iterdir()} == {"out.training"}
     assert runs.run(*command, "--resume").code == 0

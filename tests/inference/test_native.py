@@ -64,7 +64,11 @@ def test_evaluate_counts_what_predict_says(room):
     [
         (["predict", "float", "so", "--engine", "native"], ("is no packed model", "leave out `--engine`"), 1),
         (["predict", "ternary", "so", "--engine", "sse"], ("`--engine` is `sse`", "torch or native"), 2),
-        (["predict", "ternary", "so", "--engine", "native", "--size", "S"], ("`--size` is `S`", "leave out one of them"), 2),
+        (
+            ["predict", "ternary", "so", "--engine", "native", "--size", "S"],
+            ("`--size` is `S`", "leave one out"),
+            2,
+        ),
         (["predict", "ternary", "so", "--engine", "native", "--task", "retrieval"], ("needs `last_hidden_state`",), 1),
         (["evaluate", "ternary", "--engine", "native", "--route", "r.json"], ("`--engine` and `--route`",), 2),
         (["evaluate", "ternary", "--engine", "native", "--lm-eval", "arc_easy"], ("`--engine` is given",), 2),

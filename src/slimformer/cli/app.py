@@ -70,7 +70,8 @@ def main(arguments: list[str] | None = None) -> None:
     except SlimformerError as error:
         fail(error, 2 if isinstance(error, UsageError) else 1, debug, by_flags=by_flags, values=tokens[1:])
     except KeyboardInterrupt as error:
-        hint = "; the same command with `--resume` goes on where it was" if tokens and tokens[0] in METHODS else ""
+        trains = bool(tokens) and tokens[0] in METHODS
+        hint = "; the same command with `--resume` goes on from its last checkpoint, or begins anew" if trains else ""
         sys.stderr.write(f"interrupted{hint}\n")
         sys.exit(128 + (error.number if isinstance(error, Ended) else signal.SIGINT))
     except BrokenPipeError:

@@ -13,7 +13,7 @@ from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, SizeError
 from slimformer.files import as_path
-from slimformer.inference.native import OpenNative, is_native, open_native
+from slimformer.inference.native import OpenNative, is_native, open_native, refuse_with_engine
 from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
 from slimformer.inference.runners import TorchRunner
 from slimformer.inference.source import Source, is_artifact
@@ -169,6 +169,7 @@ def open_runnable(
         refuse_flags(source.name, base=base, cast_base=cast_base, size=size, engine=engine)
         return open_onnx(source, check=check)
     if is_native(engine):
+        refuse_with_engine(base=base, cast_base=cast_base or None, size=size)
         return open_native(source)
     return open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
 

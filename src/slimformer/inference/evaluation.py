@@ -12,7 +12,6 @@ from slimformer.config import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable
-from slimformer.inference.native import refuse_with_engine
 from slimformer.inference.runners import TorchRunner, run
 from slimformer.models.denoising import has_decoder
 from slimformer.models.settings import check_labels
@@ -205,11 +204,7 @@ def evaluate_on_task(
     options: TaskOptions,
     split: str = "dev",
     batch_size: int = 32,
-    base: str | Path | None = None,
-    cast_base: bool = False,
-    check: bool = True,
-    size: str | None = None,
-    engine: str | None = None,
+    **loading: Any,
 ) -> dict[str, Any]:
     """Measure a model on a split of a task.
 
@@ -218,15 +213,9 @@ def evaluate_on_task(
         options: Task and data; what is not given is what an artifact was trained with.
         split: Which split.
         batch_size: Items per forward; changes speed and memory only.
-        base: Where the base of a mask is; where it was at saving when not given.
-        cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
-        check: Whether an artifact must answer as recorded at saving; its sums are compared in any case.
-        size: Which size of an elastic model, such as `S` or one for each block; by default the largest.
-        engine: `native` for the native engine, which runs packed encoders; torch when not given.
+        loading: What else `open_runnable` takes: `base` and `cast_base` of a mask, `check`, `size`, `engine`.
     """
     check_count("batch-size", batch_size)
-    refuse_with_engine(engine, size=size, base=base)
-    loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size, "engine": engine}
     ready = prepare_split(name, options, split, **loading)
     return ready.summary(ready.metrics(ready.outputs(ready.opened.runner(ready.data.kind), batch_size)))
 

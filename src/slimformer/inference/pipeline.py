@@ -16,7 +16,7 @@ from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
 from slimformer.inference.codec import TaskCodec, longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable
 from slimformer.inference.evaluation import check_head, check_length
-from slimformer.inference.native import refuse_with_engine
+from slimformer.inference.native import is_native, refuse_with_engine
 from slimformer.inference.onnx import OnnxSource, onnx_file, refuse_flags
 from slimformer.inference.requests import Chunk
 from slimformer.inference.routing import chosen_route
@@ -191,7 +191,8 @@ def open_pipeline(
         check_count(flag, 1 if value is None else value)
     if onnx_file(name) is not None:
         refuse_flags(name, base=base, cast_base=cast_base, size=size, route=route, draft=draft)
-    refuse_with_engine(engine, route=route, size=size, base=base, draft=draft)
+    if is_native(engine):
+        refuse_with_engine(route=route, draft=draft)
     chosen = chosen_route(route, size)
     source = look_up(name)
     kind = kind_for(source, task)

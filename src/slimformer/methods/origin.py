@@ -38,7 +38,9 @@ FAMILY = "llama"
 #: Tokens of a new tokenizer.
 VOCABULARY = 8192
 #: Settings that say how data are read, of those that artifacts remember.
-READING = ("text_column", "label_column", "header", "quoting", "shares", "label_separator", "language")
+READING = (
+    "text_column", "label_column", "header", "quoting", "shares", "label_separator", "language", "max_length",
+)  # fmt: skip
 
 
 class ScratchOptions(Shape):

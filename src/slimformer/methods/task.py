@@ -157,7 +157,7 @@ class TaskMethod(Method[AnyConfig], Generic[AnyConfig]):
         check_trainable(origin, get_task(config.task), self.accepts, headless=self.headless)
         self.data = self.load_data(origin)
         self.processor = origin.processor(self.data)
-        length = self.length = fitting_length(config.max_length, self.data, self.processor, origin.config)
+        length = self.length = fitting_length(self.data_options.max_length, self.data, self.processor, origin.config)
         # The masks of dev are always the same ones, so that runs can be compared and measured again.
         self.features = {
             "train": self.training_features(length),

@@ -69,11 +69,24 @@ def _note(comparison: Comparison) -> str:
     return " ".join(parts)
 
 
+def _exceeded(comparison: Comparison) -> str:
+    """How many models each budget leaves out."""
+    budgets, rows = comparison.budgets, comparison.rows
+    parts = []
+    if budgets.bytes is not None:
+        larger = sum(row.stored is None or row.stored.total > budgets.bytes for row in rows)
+        parts.append(f"{larger} of {len(rows)} are not known to be within {budgets.bytes / MEGA:.2f} MB")
+    if budgets.ms is not None:
+        slower = sum(row.latency.p50_ms > budgets.ms for row in rows)
+        parts.append(f"{slower} of {len(rows)} take more than {budgets.ms:g} ms")
+    return "; ".join(parts)
+
+
 def verdict(comparison: Comparison) -> str:
     """Which model to take, in one sentence."""
     best = comparison.best
     if best is None:
-        return "no model is within the budgets"
+        return f"no model is within the budgets: {_exceeded(comparison)}"
     within = " within the budgets" if comparison.budgets else ""
     return f"best{within}: {best.name}, {comparison.metric} {best.quality.primary:.4f}"
 

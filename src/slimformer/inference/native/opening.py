@@ -85,14 +85,13 @@ def is_native(engine: str | None) -> bool:
     return engine == "native"
 
 
-def refuse_with_engine(engine: str | None, **flags: Any) -> None:
+def refuse_with_engine(**flags: Any) -> None:
     """Refuse settings that the native engine has no use for; those that are not given are None."""
-    if is_native(engine):
-        for flag, value in flags.items():
-            if value is not None:
-                raise UsageError(
-                    f"`--{flag}` is `{value}` with `--engine native`, which has none; leave out one of them"
-                )
+    for flag, value in flags.items():
+        if value is not None:
+            raise UsageError(
+                f"`--{flag.replace('_', '-')}` is `{value}` beside `--engine native`, which has none; leave one out"
+            )
 
 
 def open_native(source: Source) -> OpenNative:
