@@ -8,9 +8,9 @@ constexpr float kExact = 16777216.0f;
 // e^x for x <= 88, with an error of two units in the last place; exactly 0 below -87.3.
 // e^x = 2^n e^r with |r| <= ln 2 / 2; the polynomial is the minimax one of degree 6.
 inline Floats exponential(Floats x) {
-    const Floats lowest = fill(-87.3f);
-    const Floats n = round(max(x, lowest) * fill(1.44269504f));
-    Floats r = fma(n, fill(-0.693359375f), max(x, lowest));
+    const Floats lowest = fill(-87.3f), bounded = max(lowest, x);  // in this order NaN stays NaN
+    const Floats n = round(bounded * fill(1.44269504f));
+    Floats r = fma(n, fill(-0.693359375f), bounded);
     r = fma(n, fill(2.12194440e-4f), r);
     Floats y = fill(1.3956052e-3f);
     y = fma(y, r, fill(8.3751287e-3f));
@@ -57,7 +57,7 @@ inline Floats activate(Floats x, Activation activation) {
         case Activation::gelu:
             return x * fma(error_function(x * fill(0.70710678f)), fill(0.5f), fill(0.5f));
         case Activation::relu:
-            return max(x, fill(0.0f));
+            return max(fill(0.0f), x);
         case Activation::silu:
             return x * logistic(x);
         case Activation::tanh: {
@@ -93,10 +93,15 @@ inline Floats keep_first(Floats x, int count) {
     return load_part(part, count, -3.4e38f);
 }
 
+// NaN where one of the numbers is none, or infinite.
 inline float largest_magnitude(const float* x, int count) {
-    Floats most = fill(0.0f);
-    for (int i = 0; i < count; i += kLanes) most = max(abs(load_part(x + i, count - i)), most);
-    return largest(most);
+    Floats most = fill(0.0f), zero = fill(0.0f);
+    for (int i = 0; i < count; i += kLanes) {
+        const Floats part = load_part(x + i, count - i);
+        most = max(abs(part), most);
+        zero = fma(part, fill(0.0f), zero);
+    }
+    return largest(most) + sum(zero);
 }
 
 // What 1 is multiplied with to become int8, and int8 to become what it stands for.
@@ -104,7 +109,9 @@ struct Steps {
     float up, down;
 };
 
+// A row with something that is no number becomes NaN throughout, whatever its codes.
 inline Steps steps_for(float most) {
+    if (most != most) return {0.0f, most};
     return most > 0.0f ? Steps{kLargestByte / most, most / kLargestByte} : Steps{1.0f, 1.0f};
 }
 

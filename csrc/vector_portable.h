@@ -45,10 +45,11 @@ inline Floats round(Floats a) { return each([&](int i) { return std::nearbyint(a
 inline Floats where_less(Floats a, Floats b, Floats one, Floats other) {
     return each([&](int i) { return a.lane[i] < b.lane[i] ? one.lane[i] : other.lane[i]; });
 }
-// 2^n for whole numbers n from -126 to 127.
+// 2^n for whole numbers n from -126 to 127; some number for others.
 inline Floats power_of_two(Floats n) {
     return each([&](int i) {
-        const std::uint32_t bits = static_cast<std::uint32_t>(static_cast<int>(n.lane[i]) + 127) << 23;
+        const bool fits = n.lane[i] >= -126.0f && n.lane[i] <= 127.0f;
+        const std::uint32_t bits = static_cast<std::uint32_t>(fits ? static_cast<int>(n.lane[i]) + 127 : 127) << 23;
         float power;
         std::memcpy(&power, &bits, sizeof power);
         return power;

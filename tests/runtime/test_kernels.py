@@ -132,13 +132,15 @@ def test_the_longest_sums_do_not_overflow():
         assert math.isclose(product[0, 0], inputs, rel_tol=1e-6)
 
 
-def test_what_is_no_number_is_no_crash():
+def test_what_is_no_number_stays_none_and_harms_no_other_row():
     weight = matrix(np.ones((2, 20), np.int8), np.ones(2, np.float32))
     for value in (np.nan, np.inf, -np.inf):
         x = np.ones((7, 20), np.float32)
         x[3, 5] = value
         expected = weight.multiply(np.ones((1, 20), np.float32))[0]
         for isa in kernels().instruction_sets():
+            for activation in ACTIVATIONS:
+                assert np.isnan(weight.multiply(x, activation, 1, isa)[3]).all()
             product = weight.multiply(x, "none", 1, isa)
             np.testing.assert_array_equal(np.delete(product, 3, axis=0), np.tile(expected, (6, 1)))
 
