@@ -5,6 +5,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <optional>
@@ -20,15 +21,17 @@ template <class Number, int axes>
 using Array = nb::ndarray<const Number, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
 using Made = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
-// Threads do not live on in a forked process, which gets its own.
+// Threads do not live on in a forked process, which gets its own; nor does whoever held the lock there.
 Pool& pool() {
-    static std::mutex mutex;
+    static std::mutex* mutex = new std::mutex;
     static pid_t owner = 0;
     static Pool* shared = nullptr;
-    const std::lock_guard<std::mutex> lock(mutex);
+    static const int watched = pthread_atfork(nullptr, nullptr, [] { mutex = new std::mutex; });
+    (void)watched;
+    const std::lock_guard<std::mutex> lock(*mutex);
     if (owner != getpid()) {
-        owner = getpid();
         shared = new Pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+        owner = getpid();
     }
     return *shared;
 }
@@ -110,11 +113,11 @@ Table float_table(const Array<float, 2>& floats, int width) {
 using Packed = nb::typed<nb::tuple, nb::object, nb::object, int, int, int>;
 
 Table table_of(nb::handle table, int width) {
-    if (!nb::isinstance<nb::tuple>(table)) return float_table(nb::cast<Array<float, 2>>(table), width);
+    if (!nb::isinstance<nb::tuple>(table)) return float_table(nb::cast<Array<float, 2>>(table, false), width);
     const nb::tuple parts = nb::cast<nb::tuple>(table);
     need(parts.size() == 5, "codes, scales, base, digits and lowest code of a packed table");
-    const auto codes = nb::cast<Array<std::uint8_t, 2>>(parts[0]);
-    const auto scales = nb::cast<Array<float, 1>>(parts[1]);
+    const auto codes = nb::cast<Array<std::uint8_t, 2>>(parts[0], false);
+    const auto scales = nb::cast<Array<float, 1>>(parts[1], false);
     Table result;
     result.packed = packed_rows(codes, width, nb::cast<int>(parts[2]), nb::cast<int>(parts[3]), nb::cast<int>(parts[4]));
     need(scales.size() == codes.shape(0), "one scale for each row");

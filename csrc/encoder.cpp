@@ -95,11 +95,13 @@ void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const flo
     Rows quantized;
     quantized.hold(rows, inputs_);
     const TernaryMatrix w = view();
-    pool.run(threads, [&](Team& team, int) {
+    // Nothing in a parallel region may throw: the others would wait for ever.
+    std::vector<std::vector<std::uint8_t>> scratch(std::max(1, std::min(threads, pool.threads())));
+    for (auto& each : scratch) each.resize(padded(inputs_, kInputs) * kColumns);
+    pool.run(threads, [&](Team& team, int thread) {
         team.share(parts_of(rows, kRows),
                    [&](int tile) { kernels.quantize(x, rows, inputs_, quantized.view(), tile, tile + 1); });
-        std::vector<std::uint8_t> scratch(padded(inputs_, kInputs) * kColumns);
-        product(kernels, team, quantized.view(), rows, w, activation, out, scratch.data());
+        product(kernels, team, quantized.view(), rows, w, activation, out, scratch[thread].data());
     });
 }
 
@@ -135,7 +137,7 @@ struct Encoder::Workspace {
 
 Encoder::Encoder(Shape shape, Table words, Table positions, Table types, FloatNorm norm)
     : shape_(shape), words_(words), positions_(positions), types_(types), norm_(std::move(norm)) {
-    if (shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.ffn < 1)
+    if (shape.position_offset < 0 || shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.ffn < 1)
         throw InputError("a shape of " + std::to_string(shape.hidden) + " with " + std::to_string(shape.heads) +
                          " heads and an ffn of " + std::to_string(shape.ffn));
 }
@@ -192,15 +194,15 @@ void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const std::in
     for (int i = 0; i < sequences; i++) longest = std::max(longest, starts[i + 1] - starts[i]);
     work->hold(shape_, starts[sequences], longest, std::max(1, std::min(threads, pool.threads())));
     pool.run(threads, [&](Team& team, int thread) {
-        forward(kernels, team, thread, ids, types, starts, sequences, *work, out);
+        forward(kernels, team, thread, ids, types, starts, sequences, *work);
     });
+    answer(kernels, starts, sequences, *work, out);
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.push_back(std::move(work));
 }
 
 void Encoder::forward(const Kernels& kernels, Team& team, int thread, const std::int32_t* ids,
-                      const std::int32_t* types, const std::int32_t* starts, int sequences, Workspace& work,
-                      float* out) const {
+                      const std::int32_t* types, const std::int32_t* starts, int sequences, Workspace& work) const {
     const int tokens = starts[sequences], hidden = shape_.hidden, tiles = parts_of(tokens, kRows);
     float *x = work.hidden.data(), *wide = work.wide.data(), *context = work.context.data();
     std::uint8_t* scratch = work.scratch[thread].data();
@@ -243,9 +245,11 @@ void Encoder::forward(const Kernels& kernels, Team& team, int thread, const std:
         product(kernels, team, wide_rows, tokens, block.down->view(), Activation::none, context, scratch);
         add_and_norm(block.output_norm);
     }
+}
 
-    // The rest is little; one thread does it.
-    if (thread != 0) return;
+void Encoder::answer(const Kernels& kernels, const std::int32_t* starts, int sequences, Workspace& work, float* out) const {
+    const int tokens = starts[sequences], hidden = shape_.hidden;
+    const float* x = work.hidden.data();
     const int count = pooling_ == Pooling::tokens ? tokens : sequences;
     std::vector<float>* pooled = work.pooled;
     grow(pooled[0], static_cast<std::size_t>(count) * hidden);

@@ -123,7 +123,9 @@ class Encoder {
 
     void check(const std::int32_t* ids, const std::int32_t* types, const std::int32_t* starts, int sequences) const;
     void forward(const Kernels& kernels, Team& team, int thread, const std::int32_t* ids, const std::int32_t* types,
-                 const std::int32_t* starts, int sequences, Workspace& work, float* out) const;
+                 const std::int32_t* starts, int sequences, Workspace& work) const;
+    // Pooling and head: little work, which one thread does outside the parallel region, since it may need memory.
+    void answer(const Kernels& kernels, const std::int32_t* starts, int sequences, Workspace& work, float* out) const;
 
     Shape shape_;
     Table words_, positions_, types_;

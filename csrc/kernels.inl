@@ -112,7 +112,8 @@ struct Steps {
 // A row with something that is no number becomes NaN throughout, whatever its codes.
 inline Steps steps_for(float most) {
     if (most != most) return {0.0f, most};
-    return most > 0.0f ? Steps{kLargestByte / most, most / kLargestByte} : Steps{1.0f, 1.0f};
+    // Below it the step would be infinite; such a row counts as zeros.
+    return most > 1e-36f ? Steps{kLargestByte / most, most / kLargestByte} : Steps{1.0f, 1.0f};
 }
 
 inline Floats round_to(Floats x, float up) { return round(x * fill(up)); }

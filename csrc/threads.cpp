@@ -1,5 +1,7 @@
 #include "threads.h"
 
+#include <system_error>
+
 namespace slimformer {
 
 void Team::wait() {
@@ -11,12 +13,18 @@ void Team::wait() {
         return;
     }
     // A stage takes microseconds: going to sleep would take longer, unless the others are kept from working.
-    for (int spins = 0; stage_.load(std::memory_order_acquire) == stage; spins++)
-        if (spins > 4096) std::this_thread::yield();
+    for (int spins = 0; stage_.load(std::memory_order_acquire) == stage;)
+        if (spins < 4096)
+            spins++;
+        else
+            std::this_thread::yield();
 }
 
 Pool::Pool(int threads) {
-    for (int number = 1; number < threads; number++) workers_.emplace_back([this, number] { serve(number); });
+    try {
+        for (int number = 1; number < threads; number++) workers_.emplace_back([this, number] { serve(number); });
+    } catch (const std::system_error&) {  // no more threads are to be had: fewer do the same work
+    }
 }
 
 Pool::~Pool() {
@@ -29,9 +37,9 @@ Pool::~Pool() {
 }
 
 void Pool::run(int threads, const std::function<void(Team&, int)>& work) {
-    const std::unique_lock<std::mutex> alone(busy_, std::try_to_lock);
     if (threads > this->threads()) threads = this->threads();
-    if (threads <= 1 || !alone.owns_lock()) {
+    std::unique_lock<std::mutex> alone(busy_, std::defer_lock);
+    if (threads <= 1 || !alone.try_lock()) {
         Team team(1);
         work(team, 0);
         return;

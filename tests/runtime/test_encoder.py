@@ -177,10 +177,15 @@ def test_tokens_are_checked(folder, asked):
         NativeEncoder(folder).run(asked)
 
 
-@pytest.mark.parametrize("types", [[[0, 2]], [[0, -1]], [[0]]])
+@pytest.mark.parametrize("types", [[[0, 2]], [[0, -1]], [[0]], []])
 def test_types_are_checked(folder, types):
     with pytest.raises(DataError):
         NativeEncoder(folder).run([[5, 6]], types)
+
+
+def test_types_belong_to_the_sequence_they_are_given_for(folder):
+    with pytest.raises(DataError, match="of each sequence"):
+        NativeEncoder(folder).run([[5, 6], [7]], [[0], [0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -230,6 +235,9 @@ def test_other_families_and_float_models_are_refused_by_name(tmp_path):
         ("hidden_act", "gelu_new"),
         ("hidden_act", ["gelu"]),
         ("layer_norm_eps", "small"),
+        ("layer_norm_eps", -1.0),
+        ("layer_norm_eps", float("nan")),
+        ("model_type", []),
         ("architectures", ["BertForMaskedLM"]),
         ("architectures", 7),
     ],

@@ -145,6 +145,16 @@ def test_what_is_no_number_stays_none_and_harms_no_other_row():
             np.testing.assert_array_equal(np.delete(product, 3, axis=0), np.tile(expected, (6, 1)))
 
 
+@pytest.mark.parametrize("size", [1e-45, 1e-40, 3.6e-37, 1e-35, 1e30])
+def test_rows_of_any_size_have_finite_products_of_the_right_size(size):
+    weight = matrix(np.ones((2, 4), np.int8), np.ones(2, np.float32))
+    x = np.array([[1, 1, 1, 0.5]], np.float32) * np.float32(size)
+    for isa in kernels().instruction_sets():
+        product = weight.multiply(x, "none", 1, isa)
+        assert np.isfinite(product).all()
+        np.testing.assert_allclose(product[0], x.sum(dtype=np.float64), rtol=0.02, atol=1e-36)
+
+
 PACKED = np.zeros((4, 2), np.uint8) + 0b10101010  # four rows of eight codes, all 0
 ONES = np.ones(4, np.float32)
 

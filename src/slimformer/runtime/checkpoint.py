@@ -78,12 +78,15 @@ class Checkpoint:
         stored = self.tensors.get(name)
         if stored is None:
             raise EngineError(f"`{self.folder}` has no tensor `{name}`; copy it again")
-        if stored.ndim != axes or not np.issubdtype(stored.dtype, np.floating) or not np.isfinite(stored).all():
+        floats = np.issubdtype(stored.dtype, np.floating)
+        with np.errstate(over="ignore"):
+            cast = np.ascontiguousarray(stored, np.float32) if floats else stored
+        if stored.ndim != axes or not floats or not np.isfinite(cast).all():
             raise EngineError(
                 f"`{name}` of `{self.folder}` is {stored.dtype} of shape {list(stored.shape)}; finite floats with "
                 f"{axes} axes were expected, so copy it again"
             )
-        return np.ascontiguousarray(stored, np.float32)
+        return cast
 
     def weight(self, name: str, columns: int) -> Codes | Array:
         """The weight of a module, packed or in float32."""

@@ -107,7 +107,7 @@ class NativeEncoder:
         self.threads = kernels().threads() if threads is None else threads
         if self.threads < 1:
             raise ConfigError(f"`threads` is {self.threads}; give 1 or more")
-        kind: str = self.config.get("model_type", "")
+        kind = str(self.config.get("model_type", ""))
         if kind not in EMBEDDINGS:
             raise EngineError(f"the engine does not run `{kind}` of `{folder}`; it runs {', '.join(EMBEDDINGS)}")
         self.head = self._find_head(kind)
@@ -144,6 +144,8 @@ class NativeEncoder:
         starts = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
         if len(sequences) == 0 or starts[-1] > np.iinfo(np.int32).max:
             raise DataError(f"{len(sequences)} sequences of {starts[-1]} tokens; give 1 or more, and fewer tokens")
+        if types is not None and list(map(len, types)) != list(map(len, sequences)):
+            raise DataError("types of tokens are not as many as the tokens of each sequence; give one for each")
         ids = np.concatenate([np.asarray(each, np.int32) for each in sequences])
         flat = None if types is None else np.concatenate([np.asarray(each, np.int32) for each in types])
         try:
@@ -183,6 +185,8 @@ class NativeEncoder:
         if activation not in ACTIVATIONS:
             raise EngineError(f"`{self.folder}` has the activation `{activation}`; the engine has gelu, relu and silu")
         epsilon = self.config.get("layer_norm_eps", 1e-12)
+        if not isinstance(epsilon, float) or not 0 <= epsilon < 1:
+            raise EngineError(f"config.json of `{self.folder}` has `layer_norm_eps` `{epsilon}`; copy it again")
         words = stored.weight(f"{base}{table}", hidden)
         encoder = kernels().Encoder(
             hidden=hidden,
