@@ -230,6 +230,7 @@ def test_other_families_and_float_models_are_refused_by_name(tmp_path):
         ("num_attention_heads", 5),
         ("num_attention_heads", 0),
         ("intermediate_size", 63),
+        ("num_hidden_layers", 0),
         ("num_hidden_layers", 4),
         ("num_hidden_layers", 1 << 40),
         ("hidden_act", "gelu_new"),

@@ -201,7 +201,10 @@ class NativeEncoder:
             norm_bias=stored.floats(f"{base}{embeddings.norm}.bias"),
             epsilon=epsilon,
         )
-        for number in range(self._count("num_hidden_layers", "n_layers")):
+        blocks = self._count("num_hidden_layers", "n_layers")
+        if blocks == 0:
+            raise EngineError(f"config.json of `{self.folder}` has no blocks; copy it again")
+        for number in range(blocks):
             _add_block(encoder, stored, f"{base}{family.blocks}.{number}.", family, hidden, ffn, epsilon)
         encoder.pool(self.head.pooling)
         for name, act in self.head.layers:
