@@ -97,7 +97,7 @@ def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
     ("arguments", "message"),
     [
         (["inspect", "minilm", "--jsn"], "do you mean `--json`?"),
-        (["inspect"], "requires an argument"),
+        (["inspect"], "no model is given; name one"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments, message):
