@@ -19,7 +19,7 @@ namespace {
 
 template <class Number, int axes>
 using Array = nb::ndarray<const Number, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-using Made = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+using Answer = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
 // Threads do not live on in a forked process, which gets its own; nor does whoever held the lock there.
 Pool& pool() {
@@ -42,21 +42,29 @@ const Kernels& kernels_of(const std::string& name) {
     return *kernels;
 }
 
+// The value of an enumeration by its name.
+template <class Value>
+Value named(const char* what, const std::string& name, std::initializer_list<const char*> names) {
+    int value = 0;
+    for (const char* each : names) {
+        if (name == each) return static_cast<Value>(value);
+        value++;
+    }
+    throw InputError("there is no " + std::string(what) + " `" + name + "`");
+}
+
 Activation activation_of(const std::string& name) {
-    const char* names[] = {"none", "gelu", "relu", "silu", "tanh"};
-    for (int i = 0; i < 5; i++)
-        if (name == names[i]) return static_cast<Activation>(i);
-    throw InputError("there is no activation `" + name + "`");
+    return named<Activation>("activation", name, {"none", "gelu", "relu", "silu", "tanh"});
 }
 
 void need(bool fits, const char* what) {
     if (!fits) throw InputError(what);
 }
 
-Made make(std::size_t rows, std::size_t columns) {
+Answer make_answer(std::size_t rows, std::size_t columns) {
     float* memory = new float[rows * columns];
     nb::capsule owner(memory, [](void* each) noexcept { delete[] static_cast<float*>(each); });
-    return Made(memory, {rows, columns}, owner);
+    return Answer(memory, {rows, columns}, owner);
 }
 
 PackedRows packed_rows(const Array<std::uint8_t, 2>& codes, int columns, int base, int digits, int lowest) {
@@ -68,21 +76,30 @@ PackedRows packed_rows(const Array<std::uint8_t, 2>& codes, int columns, int bas
     return rows;
 }
 
-void set_rows(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, int base, int digits, int lowest,
-              const Array<float, 1>& scales, const std::optional<Array<float, 1>>& bias) {
-    const PackedRows rows = packed_rows(codes, matrix.inputs(), base, digits, lowest);
-    need(scales.size() == codes.shape(0), "one scale for each row");
-    need(!bias || bias->size() == codes.shape(0), "one bias for each row");
-    matrix.set_rows(first, rows, scales.data(), bias ? bias->data() : nullptr);
+const float* bias_of(const std::optional<Array<float, 1>>& bias, std::size_t rows) {
+    need(!bias || bias->size() == rows, "one bias for each row");
+    return bias ? bias->data() : nullptr;
 }
 
-Made multiply(const Matrix& matrix, const Array<float, 2>& x, const std::string& activation, int threads,
-              const std::string& isa) {
+void set_codes(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, int base, int digits, int lowest,
+               const Array<float, 1>& scales, const std::optional<Array<float, 1>>& bias) {
+    const PackedRows rows = packed_rows(codes, matrix.inputs(), base, digits, lowest);
+    need(scales.size() == codes.shape(0), "one scale for each row");
+    matrix.set_rows(first, rows, scales.data(), bias_of(bias, codes.shape(0)));
+}
+
+void set_floats(Matrix& matrix, int first, const Array<float, 2>& rows, const std::optional<Array<float, 1>>& bias) {
+    need(rows.shape(0) < 1u << 31 && static_cast<int>(rows.shape(1)) == matrix.inputs(), "rows of another width");
+    matrix.set_rows(first, rows.data(), static_cast<int>(rows.shape(0)), bias_of(bias, rows.shape(0)));
+}
+
+Answer multiply(const Matrix& matrix, const Array<float, 2>& x, const std::string& activation, int threads,
+                const std::string& isa) {
     need(static_cast<int>(x.shape(1)) == matrix.inputs(), "inputs of another width than the matrix");
     need(x.shape(0) < 1u << 24, "too many rows at once");
     const Kernels& kernels = kernels_of(isa);
     const Activation chosen = activation_of(activation);
-    Made out = make(x.shape(0), matrix.outputs());
+    Answer out = make_answer(x.shape(0), matrix.outputs());
     const int rows = static_cast<int>(x.shape(0));
     {
         nb::gil_scoped_release release;
@@ -91,43 +108,68 @@ Made multiply(const Matrix& matrix, const Array<float, 2>& x, const std::string&
     return out;
 }
 
-FloatNorm norm_of(const Array<float, 1>& weight, const Array<float, 1>& bias, float epsilon, int width) {
-    need(static_cast<int>(weight.size()) == width && static_cast<int>(bias.size()) == width, "a norm of another width");
-    return {{weight.data(), weight.data() + width}, {bias.data(), bias.data() + width}, epsilon};
+FloatNorm make_norm(const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon) {
+    need(weight.size() >= 1 && (!bias || bias->size() == weight.size()), "a norm with one bias for each weight");
+    FloatNorm norm = {{weight.data(), weight.data() + weight.size()}, std::vector<float>(weight.size(), 0.0f), epsilon};
+    if (bias) std::copy_n(bias->data(), bias->size(), norm.bias.data());
+    return norm;
 }
 
-// An encoder, and what Python must not forget while it is used.
-struct Kept {
+FloatNorm norm_of(const std::optional<FloatNorm>& norm, int width) {
+    need(!norm || static_cast<int>(norm->weight.size()) == width, "a norm of another width");
+    return norm.value_or(FloatNorm());
+}
+
+std::shared_ptr<Rotation> make_rotation(const Array<float, 2>& cosines, const Array<float, 2>& sines) {
+    need(cosines.shape(0) == sines.shape(0) && cosines.shape(1) == sines.shape(1), "as many sines as cosines");
+    return std::make_shared<Rotation>(Rotation{{cosines.data(), cosines.data() + cosines.size()},
+                                               {sines.data(), sines.data() + sines.size()}});
+}
+
+// An encoder, and the arrays that it looks rows up in, which Python must not forget before it.
+struct BoundEncoder {
     std::unique_ptr<Encoder> encoder;
-    std::vector<nb::object> arrays;
+    std::vector<nb::object> tables;
 };
 
-Table float_table(const Array<float, 2>& floats, int width) {
-    need(static_cast<int>(floats.shape(1)) == width, "a table of another width");
+// Rows to look up: nothing, floats, or codes with scales, base, digits and lowest code.
+Table table_of(nb::handle given) {
     Table table;
-    table.floats = floats.data();
-    table.rows = static_cast<int>(floats.shape(0));
+    if (given.is_none()) return table;
+    if (!nb::isinstance<nb::tuple>(given)) {
+        const auto floats = nb::cast<Array<float, 2>>(given, false);
+        need(floats.shape(0) < 1u << 31 && floats.shape(1) < 1u << 24, "a table of this size");
+        table.floats = floats.data();
+        table.rows = static_cast<int>(floats.shape(0));
+        table.columns = static_cast<int>(floats.shape(1));
+        return table;
+    }
+    const nb::tuple parts = nb::cast<nb::tuple>(given);
+    need(parts.size() == 6, "codes, scales, columns, base, digits and lowest code of a packed table");
+    const auto codes = nb::cast<Array<std::uint8_t, 2>>(parts[0], false);
+    const auto scales = nb::cast<Array<float, 1>>(parts[1], false);
+    table.columns = nb::cast<int>(parts[2]);
+    table.packed = packed_rows(codes, table.columns, nb::cast<int>(parts[3]), nb::cast<int>(parts[4]), nb::cast<int>(parts[5]));
+    need(scales.size() == codes.shape(0), "one scale for each row");
+    table.scales = scales.data();
+    table.rows = table.packed.rows;
     return table;
 }
 
-using Packed = nb::typed<nb::tuple, nb::object, nb::object, int, int, int>;
-
-Table table_of(nb::handle table, int width) {
-    if (!nb::isinstance<nb::tuple>(table)) return float_table(nb::cast<Array<float, 2>>(table, false), width);
-    const nb::tuple parts = nb::cast<nb::tuple>(table);
-    need(parts.size() == 5, "codes, scales, base, digits and lowest code of a packed table");
-    const auto codes = nb::cast<Array<std::uint8_t, 2>>(parts[0], false);
-    const auto scales = nb::cast<Array<float, 1>>(parts[1], false);
-    Table result;
-    result.packed = packed_rows(codes, width, nb::cast<int>(parts[2]), nb::cast<int>(parts[3]), nb::cast<int>(parts[4]));
-    need(scales.size() == codes.shape(0), "one scale for each row");
-    result.scales = scales.data();
-    result.rows = result.packed.rows;
-    return result;
+Answer answer(const BoundEncoder& bound, const Input& input, int threads, const std::string& isa) {
+    const Encoder& encoder = *bound.encoder;
+    const Kernels& kernels = kernels_of(isa);
+    Answer out = make_answer(encoder.pooling() == Pooling::tokens ? input.tokens() : input.sequences, encoder.outputs());
+    {
+        nb::gil_scoped_release release;
+        encoder.run(kernels, pool(), threads, input, out.data());
+    }
+    return out;
 }
 
-Made run(const Kept& kept, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
-         const Array<std::int32_t, 1>& starts, int threads, const std::string& isa) {
+Answer run(const BoundEncoder& bound, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
+           const Array<std::int32_t, 1>& starts, int threads, const std::string& isa) {
+    need(!bound.encoder->embeddings().images, "tokens for a model of images");
     need(starts.size() >= 1 && starts.size() < 1u << 24, "where each sequence begins, and where the last one ends");
     const std::int32_t* begin = starts.data();
     const int sequences = static_cast<int>(starts.size()) - 1;
@@ -136,14 +178,22 @@ Made run(const Kept& kept, const Array<std::int32_t, 1>& ids, const std::optiona
     need(static_cast<std::size_t>(begin[sequences]) == ids.size(), "sequences that end where the tokens do");
     need(ids.size() < 1u << 24, "too many tokens at once");
     need(!types || types->size() == ids.size(), "a type for each token");
-    const Encoder& encoder = *kept.encoder;
-    const Kernels& kernels = kernels_of(isa);
-    Made out = make(encoder.pooling() == Pooling::tokens ? ids.size() : sequences, encoder.outputs());
-    {
-        nb::gil_scoped_release release;
-        encoder.run(kernels, pool(), threads, ids.data(), types ? types->data() : nullptr, begin, sequences, out.data());
-    }
-    return out;
+    return answer(bound, {ids.data(), types ? types->data() : nullptr, nullptr, begin, sequences}, threads, isa);
+}
+
+// [images][patches][inputs of the projection]
+Answer run_images(const BoundEncoder& bound, const Array<float, 3>& patches, int threads, const std::string& isa) {
+    const Encoder& encoder = *bound.encoder;
+    const Embeddings& embeddings = encoder.embeddings();
+    need(embeddings.images, "images for a model of texts");
+    const int longest = encoder.shape().longest;
+    need(patches.shape(0) >= 1 && patches.shape(0) < (1u << 24) / longest, "1 image or more, and fewer of them");
+    need(static_cast<int>(patches.shape(1)) == longest - embeddings.words.rows &&
+             static_cast<int>(patches.shape(2)) == embeddings.projection->inputs(),
+         "images of another size");
+    std::vector<std::int32_t> starts(patches.shape(0) + 1);
+    for (std::size_t i = 0; i < starts.size(); i++) starts[i] = static_cast<std::int32_t>(i) * longest;
+    return answer(bound, {nullptr, nullptr, patches.data(), starts.data(), static_cast<int>(patches.shape(0))}, threads, isa);
 }
 
 }  // namespace
@@ -160,72 +210,87 @@ NB_MODULE(_native, module) {
     module.def("threads", [] { return pool().threads(); });
 
     nb::class_<Matrix>(module, "Matrix")
-        .def(nb::init<int, int>(), nb::arg("outputs"), nb::arg("inputs"))
+        .def(
+            "__init__",
+            [](Matrix* self, int outputs, int inputs, const std::string& numbers) {
+                new (self) Matrix(outputs, inputs, named<Numbers>("kind of numbers", numbers, {"ternary", "floats"}));
+            },
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("numbers") = "ternary")
         .def_prop_ro("outputs", &Matrix::outputs)
         .def_prop_ro("inputs", &Matrix::inputs)
         .def_prop_ro("bytes", &Matrix::bytes)
-        .def("set_rows", &set_rows, nb::arg("first"), nb::arg("codes"), nb::arg("base"), nb::arg("digits"),
+        .def_prop_ro("rounds", &Matrix::rounds)
+        .def("set_codes", &set_codes, nb::arg("first"), nb::arg("codes"), nb::arg("base"), nb::arg("digits"),
              nb::arg("lowest"), nb::arg("scales"), nb::arg("bias").none())
+        .def("set_floats", &set_floats, nb::arg("first"), nb::arg("rows"), nb::arg("bias").none())
         .def("multiply", &multiply, nb::arg("x"), nb::arg("activation") = "none", nb::arg("threads") = 1,
              nb::arg("isa") = "");
 
-    nb::class_<Kept>(module, "Encoder")
+    nb::class_<FloatNorm>(module, "Norm")
         .def(
             "__init__",
-            [](Kept* self, int hidden, int heads, int ffn, int position_offset, const std::string& activation,
-               nb::object words, nb::object positions, nb::object types, const Array<float, 1>& norm_weight,
-               const Array<float, 1>& norm_bias, float epsilon) {
-                const Shape shape = {hidden, heads, ffn, position_offset, activation_of(activation)};
-                new (self) Kept{std::make_unique<Encoder>(shape, table_of(words, hidden), table_of(positions, hidden),
-                                                          types.is_none() ? Table() : table_of(types, hidden),
-                                                          norm_of(norm_weight, norm_bias, epsilon, hidden)),
-                                {words, positions, types}};
+            [](FloatNorm* self, const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon) {
+                new (self) FloatNorm(make_norm(weight, bias, epsilon));
             },
-            nb::arg("hidden"), nb::arg("heads"), nb::arg("ffn"), nb::arg("position_offset"), nb::arg("activation"),
-            nb::arg("words"), nb::arg("positions"), nb::arg("types").none(), nb::arg("norm_weight"),
-            nb::arg("norm_bias"), nb::arg("epsilon"))
+            nb::arg("weight"), nb::arg("bias").none(), nb::arg("epsilon"));
+
+    nb::class_<Rotation>(module, "Rotation").def(nb::new_(&make_rotation), nb::arg("cosines"), nb::arg("sines"));
+
+    nb::class_<BoundEncoder>(module, "Encoder")
+        .def(
+            "__init__",
+            [](BoundEncoder* self, int hidden, int heads, int longest, const std::string& activation, bool pre_norm,
+               bool gated, nb::object words, nb::object positions, nb::object types,
+               const std::optional<FloatNorm>& norm, std::shared_ptr<Matrix> projection, int position_offset, bool images) {
+                const Shape shape = {hidden, heads, longest, activation_of(activation), pre_norm, gated};
+                Embeddings embeddings = {table_of(words),           table_of(positions), table_of(types), norm.value_or(FloatNorm()),
+                                         std::move(projection), position_offset,     images};
+                new (self) BoundEncoder{std::make_unique<Encoder>(shape, std::move(embeddings)), {words, positions, types}};
+            },
+            nb::arg("hidden"), nb::arg("heads"), nb::arg("longest"), nb::arg("activation"), nb::arg("pre_norm"),
+            nb::arg("gated"), nb::arg("words"), nb::arg("positions").none(), nb::arg("types").none(),
+            nb::arg("norm").none(), nb::arg("projection").none(), nb::arg("position_offset"), nb::arg("images"))
         .def(
             "add_block",
-            [](Kept& self, std::shared_ptr<Matrix> qkv, std::shared_ptr<Matrix> output,
-               const Array<float, 1>& attention_weight, const Array<float, 1>& attention_bias,
-               std::shared_ptr<Matrix> up, std::shared_ptr<Matrix> down, const Array<float, 1>& output_weight,
-               const Array<float, 1>& output_bias, float epsilon) {
-                const int hidden = self.encoder->hidden();
+            [](BoundEncoder& self, std::shared_ptr<Matrix> qkv, std::shared_ptr<Matrix> output, std::shared_ptr<Matrix> up,
+               std::shared_ptr<Matrix> down, const std::optional<FloatNorm>& attention_norm,
+               const std::optional<FloatNorm>& output_norm, int window, std::shared_ptr<Rotation> rotation) {
+                const int hidden = self.encoder->shape().hidden;
                 self.encoder->add_block({std::move(qkv), std::move(output), std::move(up), std::move(down),
-                                         norm_of(attention_weight, attention_bias, epsilon, hidden),
-                                         norm_of(output_weight, output_bias, epsilon, hidden)});
+                                         norm_of(attention_norm, hidden), norm_of(output_norm, hidden), window,
+                                         std::move(rotation)});
             },
-            nb::arg("qkv"), nb::arg("output"), nb::arg("attention_norm_weight"), nb::arg("attention_norm_bias"),
-            nb::arg("up"), nb::arg("down"), nb::arg("output_norm_weight"), nb::arg("output_norm_bias"),
-            nb::arg("epsilon"))
+            nb::arg("qkv"), nb::arg("output"), nb::arg("up"), nb::arg("down"), nb::arg("attention_norm").none(),
+            nb::arg("output_norm").none(), nb::arg("window"), nb::arg("rotation").none())
         .def(
-            "add_ternary_layer",
-            [](Kept& self, std::shared_ptr<Matrix> matrix, const std::string& activation) {
-                const int inputs = matrix->inputs(), outputs = matrix->outputs();
-                self.encoder->add_head_layer({std::move(matrix), {}, {}, inputs, outputs, activation_of(activation)});
+            "add_head_layer",
+            [](BoundEncoder& self, std::shared_ptr<Matrix> matrix, const std::string& activation,
+               const std::optional<FloatNorm>& norm) {
+                self.encoder->add_head_layer({std::move(matrix), activation_of(activation), norm.value_or(FloatNorm())});
             },
-            nb::arg("matrix"), nb::arg("activation"))
+            nb::arg("matrix"), nb::arg("activation"), nb::arg("norm").none())
         .def(
-            "add_float_layer",
-            [](Kept& self, const Array<float, 2>& weight, const Array<float, 1>& bias, const std::string& activation) {
-                const int outputs = static_cast<int>(weight.shape(0)), inputs = static_cast<int>(weight.shape(1));
-                need(static_cast<int>(bias.size()) == outputs, "one bias for each row");
-                self.encoder->add_head_layer({nullptr,
-                                              {weight.data(), weight.data() + weight.size()},
-                                              {bias.data(), bias.data() + bias.size()},
-                                              inputs,
-                                              outputs,
-                                              activation_of(activation)});
+            "set_final_norm",
+            [](BoundEncoder& self, const FloatNorm& norm) {
+                self.encoder->set_final_norm(norm_of(norm, self.encoder->shape().hidden));
             },
-            nb::arg("weight"), nb::arg("bias"), nb::arg("activation"))
+            nb::arg("norm"))
         .def(
-            "pool", [](Kept& self, const std::string& name) {
-                const char* names[] = {"tokens", "first", "mean"};
-                for (int i = 0; i < 3; i++)
-                    if (name == names[i]) return self.encoder->set_pooling(static_cast<Pooling>(i));
-                throw InputError("there is no pooling `" + name + "`");
+            "set_position_bias",
+            [](BoundEncoder& self, const Array<float, 2>& bias) {
+                const Shape& shape = self.encoder->shape();
+                need(static_cast<int>(bias.shape(0)) == shape.heads && static_cast<int>(bias.shape(1)) == 2 * shape.longest - 1,
+                     "a bias for each head and distance");
+                self.encoder->set_position_bias(bias.data());
+            },
+            nb::arg("bias"))
+        .def(
+            "pool",
+            [](BoundEncoder& self, const std::string& name) {
+                self.encoder->set_pooling(named<Pooling>("pooling", name, {"tokens", "first", "mean"}));
             },
             nb::arg("name"))
         .def("run", &run, nb::arg("ids"), nb::arg("types").none(), nb::arg("starts"), nb::arg("threads") = 1,
-             nb::arg("isa") = "");
+             nb::arg("isa") = "")
+        .def("run_images", &run_images, nb::arg("patches"), nb::arg("threads") = 1, nb::arg("isa") = "");
 }

@@ -32,11 +32,4 @@ const Kernels* find_kernels(const char* name) {
     }
 }
 
-std::size_t attention_scratch(int length, int width) {
-    const std::size_t keys = padded(length, kLanes), pairs = (width + 1) / 2;
-    const std::size_t halves = keys * pairs * 2 + padded(4 * pairs * 2, 32);
-    const std::size_t floats = keys + length * padded(width, kLanes) + 4 * keys;
-    return halves * sizeof(std::int16_t) + floats * sizeof(float);
-}
-
 }  // namespace slimformer

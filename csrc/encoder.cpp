@@ -2,285 +2,338 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace slimformer {
 
 namespace {
 
-// Multiplications that a thread takes at once: enough to be worth the taking.
-constexpr std::int64_t kShare = 1 << 16;
-
-int parts_of(int count, int size) { return (count + size - 1) / size; }
-
-int panels_at_once(int rows, const TernaryMatrix& w) {
-    const std::int64_t panel = static_cast<std::int64_t>(rows) * w.inputs * kColumns;
-    return static_cast<int>(std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel)));
-}
-
-// Digits of a row of codes one after the other.
-template <class Take>
-void read_digits(const PackedRows& packed, int row, const Take& take) {
-    const std::uint8_t* bytes = packed.codes + static_cast<std::size_t>(row) * packed.row_bytes();
-    for (int column = 0; column < packed.columns; bytes++) {
-        int rest = *bytes;
-        for (int digit = 0; digit < packed.layout.digits && column < packed.columns; digit++, column++) {
-            take(column, rest % packed.layout.base + packed.layout.lowest);
-            rest /= packed.layout.base;
-        }
-    }
-}
-
-struct Rows {
-    std::vector<std::int8_t> values;
-    std::vector<float> scales;
-    std::vector<std::int32_t> sums;
-
-    void hold(std::size_t rows, std::size_t inputs) {
-        const std::size_t length = padded(inputs, kInputs);
-        if (values.size() < rows * length) values.resize(rows * length);
-        if (scales.size() < rows) scales.resize(rows), sums.resize(rows);
-    }
-    QuantizedRows view() { return {values.data(), scales.data(), sums.data()}; }
-};
-
 void grow(std::vector<float>& floats, std::size_t size) {
     if (floats.size() < size) floats.resize(size);
 }
 
-void product(const Kernels& kernels, Team& team, const QuantizedRows& x, int rows, const TernaryMatrix& w,
-             Activation activation, float* out, std::uint8_t* scratch) {
-    const int panels = parts_of(w.outputs, kColumns), size = panels_at_once(rows, w);
-    team.share(parts_of(panels, size), [&](int part) {
-        kernels.ternary(x, rows, w, activation, out, w.outputs, part * size, std::min(panels, (part + 1) * size), scratch);
-    });
+// Turns the halves of one head of a query or key against each other, by the angles of its position.
+void turn(float* x, const float* cosines, const float* sines, int half) {
+    for (int i = 0; i < half; i++) {
+        const float one = x[i], other = x[i + half];
+        x[i] = one * cosines[i] - other * sines[i];
+        x[i + half] = other * cosines[i] + one * sines[i];
+    }
 }
 
 }  // namespace
 
-Matrix::Matrix(int outputs, int inputs) : outputs_(outputs), inputs_(inputs) {
-    if (outputs < 1 || inputs < 1 || outputs > 1 << 24 || inputs > 1 << 16)
-        throw InputError("a matrix of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
-                         " is none that these kernels multiply with");
-    const std::size_t columns = padded(outputs, kColumns);
-    panels_.assign(columns * padded(inputs, kInputs) / 4, 0x55);  // codes of 0
-    scales_.assign(columns, 0.0f);
-    bias_.assign(columns, 0.0f);
-}
-
-void Matrix::set_rows(int first, const PackedRows& rows, const float* scales, const float* bias) {
-    if (first < 0 || rows.columns != inputs_ || rows.rows > outputs_ - first)
-        throw InputError("rows of another shape than the matrix");
-    const std::size_t groups = padded(inputs_, kInputs) / kInputs;
-    for (int row = 0; row < rows.rows; row++) {
-        const int output = first + row;
-        std::uint8_t* panel = panels_.data() + output / kColumns * groups * 64 + output % kColumns * 4;
-        read_digits(rows, row, [&](int column, int code) {
-            if (code < -1 || code > 1) throw InputError("a code of " + std::to_string(code) + ", which is not ternary");
-            std::uint8_t& byte = panel[column / kInputs * 64 + column % 4];
-            const int shift = column % kInputs / 4 * 2;
-            byte = static_cast<std::uint8_t>((byte & ~(3 << shift)) | (code + 1) << shift);
-        });
-        scales_[output] = scales[row];
-        bias_[output] = bias == nullptr ? 0.0f : bias[row];
-    }
-}
-
-TernaryMatrix Matrix::view() const { return {outputs_, inputs_, panels_.data(), scales_.data(), bias_.data()}; }
-
-std::size_t Matrix::bytes() const { return panels_.size() + 4 * (scales_.size() + bias_.size()); }
-
-void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
-                      float* out) const {
-    Rows quantized;
-    quantized.hold(rows, inputs_);
-    const TernaryMatrix w = view();
-    // Nothing in a parallel region may throw: the others would wait for ever.
-    std::vector<std::vector<std::uint8_t>> scratch(std::max(1, std::min(threads, pool.threads())));
-    for (auto& each : scratch) each.resize(padded(inputs_, kInputs) * kColumns);
-    pool.run(threads, [&](Team& team, int thread) {
-        team.share(parts_of(rows, kRows),
-                   [&](int tile) { kernels.quantize(x, rows, inputs_, quantized.view(), tile, tile + 1); });
-        product(kernels, team, quantized.view(), rows, w, activation, out, scratch[thread].data());
-    });
-}
-
-void Table::add_row(int row, int columns, float* to) const {
-    if (floats != nullptr) {
-        const float* from = floats + static_cast<std::size_t>(row) * columns;
-        for (int i = 0; i < columns; i++) to[i] += from[i];
-    } else {
-        const float scale = scales[row];
-        read_digits(packed, row, [&](int column, int code) { to[column] += static_cast<float>(code) * scale; });
-    }
-}
-
 struct Encoder::Workspace {
-    std::vector<float> hidden, wide, context, pooled[2];
-    Rows rows, wide_rows;
+    std::vector<float> hidden, normed, wide, gated, context, narrow, pooled[2];
+    RoundedRows rows, wide_rows;
     std::vector<std::vector<std::uint8_t>> scratch;  // of each thread
 
-    void hold(const Shape& shape, int tokens, int longest, int threads) {
-        const std::size_t count = tokens, hidden_size = shape.hidden, ffn = shape.ffn;
-        grow(hidden, count * hidden_size);
-        grow(context, count * hidden_size);
-        grow(wide, count * std::max(3 * hidden_size, ffn));
-        rows.hold(count, hidden_size);
+    void hold(const Encoder& encoder, const Input& input, int threads) {
+        const Shape& shape = encoder.shape_;
+        const Embeddings& embeddings = encoder.embeddings_;
+        const std::size_t count = input.tokens(), size = shape.hidden;
+        std::size_t widest = size, inner = size, ffn = 0, bytes = 0;
+        for (const Block& block : encoder.blocks_) {
+            widest = std::max<std::size_t>(widest, std::max(block.qkv->outputs(), block.up->outputs()));
+            inner = std::max<std::size_t>(inner, block.output->inputs());
+            ffn = std::max<std::size_t>(ffn, block.down->inputs());
+            for (const Matrix* matrix : {block.qkv.get(), block.output.get(), block.up.get(), block.down.get()})
+                bytes = std::max(bytes, matrix->scratch());
+        }
+        grow(hidden, count * size);
+        grow(context, count * inner);
+        grow(wide, count * widest);
+        if (shape.pre_norm || encoder.final_norm_) grow(normed, count * size);
+        if (shape.gated) grow(gated, count * ffn);
+        if (embeddings.projection != nullptr && !embeddings.images) grow(narrow, count * embeddings.words.columns);
+        rows.hold(count, inner);
         wide_rows.hold(count, ffn);
+        int longest = 0;
+        for (int i = 0; i < input.sequences; i++) longest = std::max(longest, input.starts[i + 1] - input.starts[i]);
+        for (const bool rounded : {false, true})
+            bytes = std::max(bytes, HeadScratch(nullptr, longest, shape.width(), rounded).bytes);
         if (scratch.size() < static_cast<std::size_t>(threads)) scratch.resize(threads);
-        const std::size_t panel = padded(std::max(hidden_size, ffn), kInputs) * kColumns;
-        const std::size_t bytes = std::max(panel, attention_scratch(longest, shape.hidden / shape.heads));
         for (auto& each : scratch)
             if (each.size() < bytes) each.resize(bytes);
     }
 };
 
-Encoder::Encoder(Shape shape, Table words, Table positions, Table types, FloatNorm norm)
-    : shape_(shape), words_(words), positions_(positions), types_(types), norm_(std::move(norm)) {
-    if (shape.position_offset < 0 || shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.ffn < 1)
+Encoder::Encoder(Shape shape, Embeddings embeddings) : shape_(shape), embeddings_(std::move(embeddings)) {
+    const Embeddings& from = embeddings_;
+    if (shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.longest < 1)
         throw InputError("a shape of " + std::to_string(shape.hidden) + " with " + std::to_string(shape.heads) +
-                         " heads and an ffn of " + std::to_string(shape.ffn));
+                         " heads and sequences of " + std::to_string(shape.longest));
+    if (from.position_offset < 0 || (from.positions.rows > 0 && shape.longest > from.positions.rows - from.position_offset))
+        throw InputError("fewer positions than tokens of a sequence");
+    const int width = from.words.columns, made = from.images ? shape.hidden : width;
+    const auto as_wide = [&](const Table& table) { return table.rows == 0 || table.columns == made; };
+    const SharedMatrix& projection = from.projection;
+    if (!as_wide(from.positions) || !as_wide(from.types) ||
+        (from.norm && from.norm.weight.size() != static_cast<std::size_t>(made)) ||
+        (from.images ? width != shape.hidden || projection == nullptr : projection == nullptr && width != shape.hidden) ||
+        (projection != nullptr && (projection->rounds() || projection->outputs() != shape.hidden ||
+                                   (!from.images && projection->inputs() != width))))
+        throw InputError("embeddings of another width than the blocks");
 }
 
-Encoder::~Encoder() = default;
+Encoder::~Encoder() {
+    for (auto& each : kept_) delete each.load();
+}
 
 void Encoder::add_block(Block block) {
-    const auto fits = [](const auto& matrix, int outputs, int inputs) {
+    const auto fits = [](const SharedMatrix& matrix, int outputs, int inputs) {
         if (matrix == nullptr || matrix->outputs() != outputs || matrix->inputs() != inputs)
             throw InputError("a matrix of a block is not " + std::to_string(outputs) + " x " + std::to_string(inputs));
     };
-    fits(block.qkv, 3 * shape_.hidden, shape_.hidden);
-    fits(block.output, shape_.hidden, shape_.hidden);
-    fits(block.up, shape_.ffn, shape_.hidden);
-    fits(block.down, shape_.hidden, shape_.ffn);
+    const int hidden = shape_.hidden, width = shape_.width(), ffn = block.down == nullptr ? 0 : block.down->inputs();
+    const int inner = block.output == nullptr ? 0 : block.output->inputs();
+    if (inner % width != 0 || (!position_bias_.empty() && inner != hidden))
+        throw InputError("attention of a width of " + std::to_string(inner) + " with heads of " + std::to_string(width));
+    fits(block.qkv, 3 * inner, hidden);
+    fits(block.output, hidden, inner);
+    fits(block.up, shape_.gated ? 2 * ffn : ffn, hidden);
+    fits(block.down, hidden, ffn);
+    const std::size_t half = width / 2;
+    if (block.rotation != nullptr &&
+        (width % 2 != 0 || block.rotation->cosines.size() != shape_.longest * half ||
+         block.rotation->sines.size() != shape_.longest * half))
+        throw InputError("angles of another number of positions or another width of heads");
+    if (block.window < 0) throw InputError("a window of " + std::to_string(block.window));
+    if (!shape_.pre_norm && (!block.attention_norm || !block.output_norm))
+        throw InputError("a block without norms after its sub-layers");
     blocks_.push_back(std::move(block));
 }
 
 void Encoder::add_head_layer(HeadLayer layer) {
-    if (layer.inputs != outputs()) throw InputError("a layer of the head reads another width than it is given");
+    if (layer.matrix == nullptr || layer.matrix->inputs() != outputs())
+        throw InputError("a layer of the head reads another width than it is given");
+    if (layer.norm && layer.norm.weight.size() != static_cast<std::size_t>(layer.matrix->outputs()))
+        throw InputError("a norm of another width");
     head_.push_back(std::move(layer));
 }
 
-void Encoder::check(const std::int32_t* ids, const std::int32_t* types, const std::int32_t* starts,
-                    int sequences) const {
-    const int longest = positions_.rows - shape_.position_offset;
-    for (int i = 0; i < sequences; i++) {
-        const int length = starts[i + 1] - starts[i];
-        if (length < 1 || length > longest)
-            throw InputError("a sequence of " + std::to_string(length) + " tokens; give 1 to " + std::to_string(longest));
+void Encoder::set_position_bias(const float* bias) {
+    const std::size_t distances = 2 * shape_.longest - 1, row = bias_row(shape_.longest);
+    position_bias_.assign(shape_.heads * row, 0.0f);
+    for (int head = 0; head < shape_.heads; head++)
+        std::copy_n(bias + head * distances, distances, position_bias_.data() + head * row);
+}
+
+void Encoder::check(const Input& input) const {
+    for (int i = 0; i < input.sequences; i++) {
+        const int length = input.starts[i + 1] - input.starts[i];
+        if (length < 1 || length > shape_.longest || (embeddings_.images && length != shape_.longest))
+            throw InputError("a sequence of " + std::to_string(length) + " tokens; give " +
+                             (embeddings_.images ? "" : "1 to ") + std::to_string(shape_.longest));
     }
-    for (int i = 0; i < starts[sequences]; i++) {
-        if (ids[i] < 0 || ids[i] >= words_.rows)
-            throw InputError("token " + std::to_string(ids[i]) + " of a vocabulary of " + std::to_string(words_.rows));
-        if (types != nullptr && (types[i] < 0 || types[i] >= types_.rows))
-            throw InputError("a token of type " + std::to_string(types[i]) + " of " + std::to_string(types_.rows));
+    if (embeddings_.images) return;
+    const int words = embeddings_.words.rows, types = embeddings_.types.rows;
+    for (int i = 0; i < input.tokens(); i++) {
+        if (input.ids[i] < 0 || input.ids[i] >= words)
+            throw InputError("token " + std::to_string(input.ids[i]) + " of a vocabulary of " + std::to_string(words));
+        if (input.types != nullptr && (input.types[i] < 0 || input.types[i] >= types))
+            throw InputError("a token of type " + std::to_string(input.types[i]) + " of " + std::to_string(types));
     }
 }
 
-void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const std::int32_t* ids, const std::int32_t* types,
-                  const std::int32_t* starts, int sequences, float* out) const {
-    if (sequences == 0) return;
-    check(ids, types, starts, sequences);
-    std::unique_ptr<Workspace> work;
-    {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (!free_.empty()) {
-            work = std::move(free_.back());
-            free_.pop_back();
+std::unique_ptr<Encoder::Workspace> Encoder::take_workspace() const {
+    for (auto& each : kept_)
+        if (Workspace* work = each.exchange(nullptr)) return std::unique_ptr<Workspace>(work);
+    return std::make_unique<Workspace>();
+}
+
+void Encoder::keep_workspace(std::unique_ptr<Workspace> work) const {
+    for (auto& each : kept_) {
+        Workspace* none = nullptr;
+        if (each.compare_exchange_strong(none, work.get())) {
+            work.release();
+            return;
         }
     }
-    if (work == nullptr) work = std::make_unique<Workspace>();
-    int longest = 0;
-    for (int i = 0; i < sequences; i++) longest = std::max(longest, starts[i + 1] - starts[i]);
-    work->hold(shape_, starts[sequences], longest, std::max(1, std::min(threads, pool.threads())));
-    pool.run(threads, [&](Team& team, int thread) {
-        forward(kernels, team, thread, ids, types, starts, sequences, *work);
-    });
-    answer(kernels, starts, sequences, *work, out);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(work));
 }
 
-void Encoder::forward(const Kernels& kernels, Team& team, int thread, const std::int32_t* ids,
-                      const std::int32_t* types, const std::int32_t* starts, int sequences, Workspace& work) const {
-    const int tokens = starts[sequences], hidden = shape_.hidden, tiles = parts_of(tokens, kRows);
-    float *x = work.hidden.data(), *wide = work.wide.data(), *context = work.context.data();
-    std::uint8_t* scratch = work.scratch[thread].data();
+// One thread of a forward; every thread goes through the same stages.
+struct Encoder::Forward {
+    const Encoder& encoder;
+    const Kernels& kernels;
+    Team& team;
+    const Input& input;
+    Workspace& work;
+    std::uint8_t* const scratch;
+
+    const Shape& shape = encoder.shape_;
+    const int tokens = input.tokens(), hidden = shape.hidden, tiles = parts_of(tokens, kRows);
+    float *const x = work.hidden.data(), *const wide = work.wide.data(), *const context = work.context.data();
     const QuantizedRows rows = work.rows.view(), wide_rows = work.wide_rows.view();
-    const auto last_row = [&](int tile) { return std::min(tokens, (tile + 1) * kRows); };
 
-    team.share(tiles, [&](int tile) {
-        int sequence = static_cast<int>(std::upper_bound(starts, starts + sequences, tile * kRows) - starts) - 1;
-        for (int token = tile * kRows; token < last_row(tile); token++) {
+    int first_row(int tile) const { return tile * kRows; }
+    int last_row(int tile) const { return std::min(tokens, (tile + 1) * kRows); }
+
+    // Calls `take(token, position)` for the tokens of a tile.
+    template <class Take>
+    void each_token(int tile, const Take& take) const {
+        const std::int32_t* starts = input.starts;
+        int sequence = static_cast<int>(std::upper_bound(starts, starts + input.sequences, first_row(tile)) - starts) - 1;
+        for (int token = first_row(tile); token < last_row(tile); token++) {
             while (token >= starts[sequence + 1]) sequence++;
-            float* row = x + static_cast<std::size_t>(token) * hidden;
-            std::fill(row, row + hidden, 0.0f);
-            words_.add_row(ids[token], hidden, row);
-            if (types_.rows > 0) types_.add_row(types == nullptr ? 0 : types[token], hidden, row);
-            positions_.add_row(token - starts[sequence] + shape_.position_offset, hidden, row);
+            take(token, token - starts[sequence]);
         }
-        kernels.norm(x, nullptr, hidden, norm_.view(), x, tile * kRows, last_row(tile));
-        kernels.quantize(x, tokens, hidden, rows, tile, tile + 1);
-    });
-
-    // Norm of what a sub-layer computed and what it read, which then is quantized for the next one.
-    const auto add_and_norm = [&](const FloatNorm& norm) {
-        team.share(tiles, [&](int tile) {
-            kernels.norm(context, x, hidden, norm.view(), x, tile * kRows, last_row(tile));
-            kernels.quantize(x, tokens, hidden, rows, tile, tile + 1);
-        });
-    };
-    const int width = hidden / shape_.heads;
-    const Attention attention = {wide, context, starts, shape_.heads, width, 1.0f / std::sqrt(static_cast<float>(width))};
-    for (const Block& block : blocks_) {
-        product(kernels, team, rows, tokens, block.qkv->view(), Activation::none, wide, scratch);
-        team.share(sequences * shape_.heads, [&](int part) {
-            kernels.attend(attention, part / shape_.heads, part % shape_.heads, scratch);
-        });
-        team.share(tiles, [&](int tile) { kernels.quantize(context, tokens, hidden, rows, tile, tile + 1); });
-        product(kernels, team, rows, tokens, block.output->view(), Activation::none, context, scratch);
-        add_and_norm(block.attention_norm);
-        product(kernels, team, rows, tokens, block.up->view(), shape_.activation, wide, scratch);
-        team.share(tiles, [&](int tile) { kernels.quantize(wide, tokens, shape_.ffn, wide_rows, tile, tile + 1); });
-        product(kernels, team, wide_rows, tokens, block.down->view(), Activation::none, context, scratch);
-        add_and_norm(block.output_norm);
     }
+
+    void embed() const {
+        const Embeddings& from = encoder.embeddings_;
+        const bool narrow = from.projection != nullptr && !from.images;
+        const int before = from.images ? from.words.rows : 0, patches = shape.longest - before;
+        const int width = from.images ? hidden : from.words.columns;
+        float* const made = narrow ? work.narrow.data() : x;
+        if (from.images)
+            from.projection->product(kernels, team, input.patches, rows, input.sequences * patches, Activation::none, wide,
+                                     scratch);
+        team.share(tiles, [&](int tile) {
+            each_token(tile, [&](int token, int position) {
+                float* row = made + static_cast<std::size_t>(token) * width;
+                std::fill(row, row + width, 0.0f);
+                if (!from.images) {
+                    from.words.add_row(input.ids[token], row);
+                    if (from.types.rows > 0) from.types.add_row(input.types == nullptr ? 0 : input.types[token], row);
+                } else if (position < before) {
+                    from.words.add_row(position, row);
+                } else {
+                    const std::size_t patch = static_cast<std::size_t>(token / shape.longest) * patches + position - before;
+                    std::copy_n(wide + patch * hidden, hidden, row);
+                }
+                if (from.positions.rows > 0) from.positions.add_row(position + from.position_offset, row);
+            });
+            if (from.norm)
+                kernels.norm(made, nullptr, width, from.norm.view(), made, first_row(tile), last_row(tile));
+        });
+        if (narrow) from.projection->product(kernels, team, made, rows, tokens, Activation::none, x, scratch);
+    }
+
+    // Adds what a sub-layer computed to what it read, and readies what the next one reads: all of it once normalised, or
+    // with a norm of its own (`before`) where norms stand before the sub-layers. Returns where it lies.
+    const float* go_on(const float* computed, const FloatNorm* after, const FloatNorm* before, const Matrix* next) const {
+        const bool normed = before != nullptr && *before;
+        float* const to = normed ? work.normed.data() : x;
+        team.share(tiles, [&](int tile) {
+            const int first = first_row(tile), last = last_row(tile);
+            if (after != nullptr) kernels.norm(computed, x, hidden, after->view(), x, first, last);
+            if (after == nullptr && computed != nullptr)
+                for (std::size_t i = static_cast<std::size_t>(first) * hidden; i < static_cast<std::size_t>(last) * hidden; i++)
+                    x[i] += computed[i];
+            if (normed) kernels.norm(x, nullptr, hidden, before->view(), to, first, last);
+            if (next != nullptr && next->rounds()) kernels.quantize(to, tokens, hidden, rows, tile, tile + 1);
+        });
+        return to;
+    }
+
+    void round(const Matrix& next, const float* from, int width, const QuantizedRows& to) const {
+        if (next.rounds())
+            team.share(tiles, [&](int tile) { kernels.quantize(from, tokens, width, to, tile, tile + 1); });
+    }
+
+    void attend(const Block& block) const {
+        const int width = shape.width(), half = width / 2, inner = block.output->inputs(), heads = inner / width;
+        if (block.rotation != nullptr)
+            team.share(tiles, [&](int tile) {
+                each_token(tile, [&](int token, int position) {
+                    const float* cosines = block.rotation->cosines.data() + static_cast<std::size_t>(position) * half;
+                    const float* sines = block.rotation->sines.data() + static_cast<std::size_t>(position) * half;
+                    for (int head = 0; head < 2 * heads; head++)  // those of the queries, then those of the keys
+                        turn(wide + static_cast<std::size_t>(token) * 3 * inner + head * width, cosines, sines, half);
+                });
+            });
+        const float* bias = encoder.position_bias_.empty() ? nullptr : encoder.position_bias_.data();
+        const Attention attention = {wide,
+                                     context,
+                                     input.starts,
+                                     heads,
+                                     width,
+                                     1.0f / std::sqrt(static_cast<float>(width)),
+                                     block.qkv->rounds(),
+                                     block.window,
+                                     bias,
+                                     shape.longest};
+        team.share(input.sequences * heads,
+                   [&](int part) { kernels.attend(attention, part / heads, part % heads, scratch); });
+    }
+
+    void run() const {
+        embed();
+        const bool pre = shape.pre_norm;
+        const std::vector<Block>& blocks = encoder.blocks_;
+        const float* in = go_on(nullptr, nullptr, pre ? &blocks[0].attention_norm : nullptr, blocks[0].qkv.get());
+        for (std::size_t i = 0; i < blocks.size(); i++) {
+            const Block& block = blocks[i];
+            const Block* const next = i + 1 < blocks.size() ? &blocks[i + 1] : nullptr;
+            block.qkv->product(kernels, team, in, rows, tokens, Activation::none, wide, scratch);
+            attend(block);
+            round(*block.output, context, block.output->inputs(), rows);
+            // What is read in floats cannot be overwritten while it is.
+            float* const attended = block.output->rounds() ? context : wide;
+            block.output->product(kernels, team, context, rows, tokens, Activation::none, attended, scratch);
+            in = go_on(attended, pre ? nullptr : &block.attention_norm, pre ? &block.output_norm : nullptr, block.up.get());
+
+            const int ffn = block.down->inputs();
+            const Activation activation = shape.gated ? Activation::none : shape.activation;
+            block.up->product(kernels, team, in, rows, tokens, activation, wide, scratch);
+            float* const between = shape.gated ? work.gated.data() : wide;
+            if (shape.gated)
+                team.share(tiles, [&](int tile) {
+                    kernels.gate(wide, ffn, shape.activation, between, first_row(tile), last_row(tile));
+                });
+            round(*block.down, between, ffn, wide_rows);
+            block.down->product(kernels, team, between, wide_rows, tokens, Activation::none, context, scratch);
+            in = go_on(context, pre ? nullptr : &block.output_norm,
+                       next == nullptr ? &encoder.final_norm_ : pre ? &next->attention_norm : nullptr,
+                       next == nullptr ? nullptr : next->qkv.get());
+        }
+    }
+};
+
+void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& input, float* out) const {
+    if (input.sequences == 0) return;
+    if (blocks_.empty()) throw InputError("an encoder without blocks");
+    check(input);
+    std::unique_ptr<Workspace> work = take_workspace();
+    work->hold(*this, input, std::max(1, std::min(threads, pool.threads())));
+    pool.run(threads, [&](Team& team, int thread) {
+        Forward{*this, kernels, team, input, *work, work->scratch[thread].data()}.run();
+    });
+    answer(kernels, input, *work, out);
+    keep_workspace(std::move(work));
 }
 
-void Encoder::answer(const Kernels& kernels, const std::int32_t* starts, int sequences, Workspace& work, float* out) const {
-    const int tokens = starts[sequences], hidden = shape_.hidden;
-    const float* x = work.hidden.data();
-    const int count = pooling_ == Pooling::tokens ? tokens : sequences;
+void Encoder::answer(const Kernels& kernels, const Input& input, Workspace& work, float* out) const {
+    const int hidden = shape_.hidden;
+    const float* x = final_norm_ ? work.normed.data() : work.hidden.data();
+    const int count = pooling_ == Pooling::tokens ? input.tokens() : input.sequences;
     std::vector<float>* pooled = work.pooled;
     grow(pooled[0], static_cast<std::size_t>(count) * hidden);
     for (int i = 0; i < count; i++) {
         float* to = pooled[0].data() + static_cast<std::size_t>(i) * hidden;
-        const int first = pooling_ == Pooling::tokens ? i : starts[i];
+        const int first = pooling_ == Pooling::tokens ? i : input.starts[i];
         std::copy_n(x + static_cast<std::size_t>(first) * hidden, hidden, to);
         if (pooling_ != Pooling::mean) continue;
-        for (int token = first + 1; token < starts[i + 1]; token++)
+        for (int token = first + 1; token < input.starts[i + 1]; token++)
             for (int j = 0; j < hidden; j++) to[j] += x[static_cast<std::size_t>(token) * hidden + j];
-        const float length = static_cast<float>(starts[i + 1] - first);
+        const float length = static_cast<float>(input.starts[i + 1] - first);
         for (int j = 0; j < hidden; j++) to[j] /= length;
     }
     Team alone(1);
     int here = 0;
     for (const HeadLayer& layer : head_) {
-        grow(pooled[1 - here], static_cast<std::size_t>(count) * layer.outputs);
+        const Matrix& matrix = *layer.matrix;
+        grow(pooled[1 - here], static_cast<std::size_t>(count) * matrix.outputs());
         const float* from = pooled[here].data();
         float* to = pooled[1 - here].data();
-        if (layer.matrix != nullptr) {
-            Rows quantized;
-            quantized.hold(count, layer.inputs);
-            kernels.quantize(from, count, layer.inputs, quantized.view(), 0, parts_of(count, kRows));
-            std::vector<std::uint8_t> panel(padded(layer.inputs, kInputs) * kColumns);
-            product(kernels, alone, quantized.view(), count, layer.matrix->view(), layer.activation, to, panel.data());
-        } else {
-            for (int i = 0; i < count; i++)
-                kernels.dense(from + static_cast<std::size_t>(i) * layer.inputs, layer.weight.data(), layer.bias.data(),
-                              layer.inputs, layer.outputs, layer.activation,
-                              to + static_cast<std::size_t>(i) * layer.outputs);
+        RoundedRows rounded;
+        if (matrix.rounds()) {
+            rounded.hold(count, matrix.inputs());
+            kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
         }
+        std::vector<std::uint8_t> scratch(matrix.scratch());
+        matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
+        if (layer.norm) kernels.norm(to, nullptr, matrix.outputs(), layer.norm.view(), to, 0, count);
         here = 1 - here;
     }
     std::copy_n(pooled[here].data(), static_cast<std::size_t>(count) * outputs(), out);

@@ -1,9 +1,9 @@
-// A whole forward of an encoder whose matrices are ternary and whose activations are rounded to int8, on ragged batches.
+// A whole forward of an encoder on ragged batches: ternary matrices with activations rounded to int8, or floats.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -35,30 +35,64 @@ struct PackedRows {
     std::size_t row_bytes() const { return (columns + layout.digits - 1) / layout.digits; }
 };
 
-// A ternary matrix that owns its panels; several matrices that read the same input may be one.
+// Rows of activations that are rounded to int8, and the memory for them.
+class RoundedRows {
+   public:
+    void hold(std::size_t rows, std::size_t inputs) {
+        const std::size_t length = padded(inputs, kInputs);
+        if (values_.size() < rows * length) values_.resize(rows * length);
+        if (scales_.size() < rows) scales_.resize(rows), sums_.resize(rows);
+    }
+    QuantizedRows view() { return {values_.data(), scales_.data(), sums_.data()}; }
+
+   private:
+    std::vector<std::int8_t> values_;
+    std::vector<float> scales_;
+    std::vector<std::int32_t> sums_;
+};
+
+constexpr int parts_of(int count, int size) { return (count + size - 1) / size; }
+
+enum class Numbers : int { ternary, floats };
+
+// A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
-    Matrix(int outputs, int inputs);
+    Matrix(int outputs, int inputs, Numbers numbers);
 
-    // Sets rows from `first` on; scales and bias have one float for each row.
+    // Set rows from `first` on; scales and bias have one float for each row, and there may be no bias.
     void set_rows(int first, const PackedRows& rows, const float* scales, const float* bias);
+    void set_rows(int first, const float* rows, int count, const float* bias);
 
-    TernaryMatrix view() const;
     int outputs() const { return outputs_; }
     int inputs() const { return inputs_; }
+    // Whether rows that it is multiplied with are rounded to int8 before.
+    bool rounds() const { return numbers_ == Numbers::ternary; }
     std::size_t bytes() const;
+    // Bytes that each thread needs for a product.
+    std::size_t scratch() const { return rounds() ? padded(inputs_, kInputs) * kColumns : 0; }
 
-    // activation(x W^T + bias) for [rows][inputs] floats, with each row rounded to int8.
+    // activation(x W^T + bias) by all threads of a team; of `x` and `rounded` one is read.
+    void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
+                 Activation activation, float* out, std::uint8_t* scratch) const;
+
+    // The same by itself, for [rows][inputs] floats.
     void multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
                   float* out) const;
 
    private:
+    void check(int first, int rows, int columns) const;
+
     int outputs_;
     int inputs_;
-    std::vector<std::uint8_t> panels_;
+    Numbers numbers_;
+    std::vector<std::uint8_t> codes_;
+    std::vector<float> floats_;
     std::vector<float> scales_;
     std::vector<float> bias_;
 };
+
+using SharedMatrix = std::shared_ptr<const Matrix>;
 
 // Rows that are looked up: codes with scales, or floats. The memory is the caller's.
 struct Table {
@@ -66,79 +100,115 @@ struct Table {
     const float* scales = nullptr;  // [rows]
     const float* floats = nullptr;  // [rows][columns]
     int rows = 0;
+    int columns = 0;
 
-    void add_row(int row, int columns, float* to) const;
+    void add_row(int row, float* to) const;
 };
 
+// A norm over the last axis; none where it has no weights.
 struct FloatNorm {
     std::vector<float> weight;
     std::vector<float> bias;
     float epsilon = 0;
 
+    explicit operator bool() const { return !weight.empty(); }
     Norm view() const { return {weight.data(), bias.data(), epsilon}; }
 };
 
-struct Block {
-    std::shared_ptr<const Matrix> qkv, output, up, down;
-    FloatNorm attention_norm, output_norm;
+// Cosines and sines by which queries and keys are turned, [positions][half the width of a head] each.
+struct Rotation {
+    std::vector<float> cosines, sines;
 };
 
-// A layer behind the blocks: ternary with rounded inputs, or float.
+struct Block {
+    SharedMatrix qkv, output, up, down;  // where the block is gated, `up` has the gate before what is gated
+    FloatNorm attention_norm, output_norm;
+    int window = 0;                             // how far attention reaches; 0 where all tokens are seen
+    std::shared_ptr<const Rotation> rotation;  // none where positions are not told by turning
+};
+
+// A layer behind the blocks.
 struct HeadLayer {
-    std::shared_ptr<const Matrix> matrix;
-    std::vector<float> weight, bias;
-    int inputs = 0, outputs = 0;
+    SharedMatrix matrix;
     Activation activation = Activation::none;
+    FloatNorm norm;
 };
 
 enum class Pooling : int { tokens, first, mean };
 
+// What the first hidden states are made of. Of texts the words are looked up; of images the words are the tokens before
+// the patches, and the patches are what is projected.
+struct Embeddings {
+    Table words, positions, types;
+    FloatNorm norm;
+    SharedMatrix projection;  // to the width of the blocks; none where rows are as wide
+    int position_offset = 0;  // of the first token
+    bool images = false;
+};
+
 struct Shape {
     int hidden = 0;
-    int heads = 0;
-    int ffn = 0;
-    int position_offset = 0;  // of the first token
+    int heads = 0;    // where none was taken out of a block
+    int longest = 0;  // tokens of a sequence
     Activation activation = Activation::gelu;
+    bool pre_norm = false;
+    bool gated = false;
+
+    int width() const { return hidden / heads; }  // of one head
+};
+
+// Sequences one after the other; `starts` has one number more than there are sequences.
+struct Input {
+    const std::int32_t* ids = nullptr;
+    const std::int32_t* types = nullptr;
+    const float* patches = nullptr;  // of images, in the place of both
+    const std::int32_t* starts = nullptr;
+    int sequences = 0;
+
+    int tokens() const { return starts[sequences]; }
 };
 
 class Encoder {
    public:
-    Encoder(Shape shape, Table words, Table positions, Table types, FloatNorm norm);
+    Encoder(Shape shape, Embeddings embeddings);
+    ~Encoder();
 
     void add_block(Block block);
     void add_head_layer(HeadLayer layer);
     void set_pooling(Pooling pooling) { pooling_ = pooling; }
+    void set_final_norm(FloatNorm norm) { final_norm_ = std::move(norm); }
+    // Added to the scores of each head, by the distance of a key: [heads][2 * longest - 1].
+    void set_position_bias(const float* bias);
 
-    int hidden() const { return shape_.hidden; }
-    int outputs() const { return head_.empty() ? shape_.hidden : head_.back().outputs; }
+    const Shape& shape() const { return shape_; }
+    const Embeddings& embeddings() const { return embeddings_; }
+    int outputs() const { return head_.empty() ? shape_.hidden : head_.back().matrix->outputs(); }
     Pooling pooling() const { return pooling_; }
 
-    // Tokens of all sequences one after the other; `starts` has one number more than there are sequences. `out` has a
-    // row for each sequence, or for each token where nothing is pooled.
-    void run(const Kernels& kernels, Pool& pool, int threads, const std::int32_t* ids, const std::int32_t* types,
-             const std::int32_t* starts, int sequences, float* out) const;
+    // `out` has a row for each sequence, or for each token where nothing is pooled.
+    void run(const Kernels& kernels, Pool& pool, int threads, const Input& input, float* out) const;
 
    private:
     struct Workspace;
+    struct Forward;
 
-    void check(const std::int32_t* ids, const std::int32_t* types, const std::int32_t* starts, int sequences) const;
-    void forward(const Kernels& kernels, Team& team, int thread, const std::int32_t* ids, const std::int32_t* types,
-                 const std::int32_t* starts, int sequences, Workspace& work) const;
+    void check(const Input& input) const;
+    std::unique_ptr<Workspace> take_workspace() const;
+    void keep_workspace(std::unique_ptr<Workspace> work) const;
     // Pooling and head: little work, which one thread does outside the parallel region, since it may need memory.
-    void answer(const Kernels& kernels, const std::int32_t* starts, int sequences, Workspace& work, float* out) const;
+    void answer(const Kernels& kernels, const Input& input, Workspace& work, float* out) const;
 
     Shape shape_;
-    Table words_, positions_, types_;
-    FloatNorm norm_;
+    Embeddings embeddings_;
     std::vector<Block> blocks_;
+    FloatNorm final_norm_;
+    std::vector<float> position_bias_;
     std::vector<HeadLayer> head_;
     Pooling pooling_ = Pooling::tokens;
-    // Memory of forwards that are over, for the next one; each forward has one of its own.
-    mutable std::mutex mutex_;
-    mutable std::vector<std::unique_ptr<Workspace>> free_;
-
-   public:
-    ~Encoder();
+    // Memory of forwards that are over, for the next ones; each forward has one of its own. No lock is held, so that a
+    // process that is forked meanwhile finds none.
+    static constexpr int kKept = 8;
+    mutable std::atomic<Workspace*> kept_[kKept] = {};
 };
 
 }  // namespace slimformer

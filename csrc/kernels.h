@@ -30,6 +30,14 @@ struct TernaryMatrix {
     const float* bias = nullptr;           // alike
 };
 
+// A matrix of floats, [outputs, inputs], in panels of 16 outputs.
+struct FloatMatrix {
+    int outputs = 0;
+    int inputs = 0;
+    const float* panels = nullptr;  // [outputs / 16][inputs][16], outputs rounded up
+    const float* bias = nullptr;    // [outputs, rounded up to 16]
+};
+
 // Rows of activations as int8, 127 standing for the largest magnitude of the row. Six rows form a tile, the last one
 // has fewer: [inputs / 4][rows of the tile][4], inputs rounded up to 16.
 struct QuantizedRows {
@@ -41,11 +49,43 @@ struct QuantizedRows {
 // Queries, keys and values of all tokens, [tokens][3 * heads * width], and where each sequence begins.
 struct Attention {
     const float* qkv = nullptr;
-    float* out = nullptr;               // [tokens][heads * width]
+    float* out = nullptr;                  // [tokens][heads * width]
     const std::int32_t* starts = nullptr;  // [sequences + 1]
     int heads = 0;
     int width = 0;
-    float factor = 0;  // of the scores
+    float factor = 0;      // of the scores
+    bool rounded = false;  // whether operands of both products are rounded to int8
+    int window = 0;        // how far from a query a key may be; 0 where any may
+    // Added to the scores: [heads][bias_row(longest)], at key - query + longest - 1.
+    const float* bias = nullptr;
+    int longest = 0;
+};
+
+// Floats of one head in a table of biases; the last ones are read with their neighbours and then left out.
+constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }
+
+// Where the parts of the scratch of one head lie, and how many bytes they take together.
+struct HeadScratch {
+    void* keys;        // int16 [length / 16][pairs][16][2] where they are rounded, else float [length / 16][width][16]
+    void* queries;     // int16 [4][pairs][2], or float [4][width]
+    float* key_scales; // [length, rounded up to 16]
+    float* values;     // [length][width, rounded up to 16]
+    float* weights;    // [4][length, rounded up to 16]
+    std::size_t bytes = 0;
+
+    HeadScratch(std::uint8_t* memory, int length, int width, bool rounded) {
+        const std::size_t all = padded(length, kLanes), operand = rounded ? 2 * padded(width, 2) : 4 * width;
+        const auto take = [&](std::size_t size) {
+            const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(memory) + bytes;
+            bytes += padded(size, 64);
+            return reinterpret_cast<void*>(place);
+        };
+        keys = take(all * operand);
+        queries = take(4 * operand);
+        key_scales = static_cast<float*>(take(4 * all));
+        values = static_cast<float*>(take(4 * length * padded(width, kLanes)));
+        weights = static_cast<float*>(take(4 * 4 * all));
+    }
 };
 
 struct Norm {
@@ -60,23 +100,23 @@ struct Kernels {
     // Tiles `first` to `last` of rows of `inputs` floats.
     void (*quantize)(const float* x, int rows, int inputs, QuantizedRows out, int first, int last);
 
-    // Panels `first` to `last` of activation(x W^T * scales + bias), [rows][stride]; `scratch` has 16 bytes an input.
+    // Panels `first` to `last` of activation(x W^T * scales + bias), [rows][outputs]; `scratch` has 16 bytes an input.
     void (*ternary)(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out,
-                    int stride, int first, int last, std::uint8_t* scratch);
+                    int first, int last, std::uint8_t* scratch);
+
+    // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs], for [rows][inputs] floats.
+    void (*floats)(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first,
+                   int last);
 
     // Norm of x + residual over `width` floats, for rows `first` to `last`; `residual` may be null, `out` may be `x`.
     void (*norm)(const float* x, const float* residual, int width, const Norm& norm, float* out, int first, int last);
 
-    // One head of one sequence with operands rounded to int8; `scratch` has `attention_scratch` bytes.
+    // activation(first half) * second half of rows of 2 * width floats, for rows `first` to `last`.
+    void (*gate)(const float* x, int width, Activation activation, float* out, int first, int last);
+
+    // One head of one sequence; `scratch` is that of a `HeadScratch`.
     void (*attend)(const Attention& attention, int sequence, int head, std::uint8_t* scratch);
-
-    // activation(x w^T + bias) of one row: w is [outputs][inputs].
-    void (*dense)(const float* x, const float* w, const float* bias, int inputs, int outputs, Activation activation,
-                  float* out);
 };
-
-// Bytes that `attend` needs for a sequence.
-std::size_t attention_scratch(int length, int width);
 
 // The fastest set that this machine has, or the one of a name (`avx2`, `portable`); null where it has none such.
 const Kernels* find_kernels(const char* name);

@@ -85,14 +85,6 @@ inline void store_part(float* to, Floats x, int count) {
     std::memcpy(to, part, sizeof(float) * count);
 }
 
-// Scores of keys that are there; those that fill up a vector are as small as can be.
-inline Floats keep_first(Floats x, int count) {
-    if (count >= kLanes) return x;
-    float part[kLanes];
-    store(part, x);
-    return load_part(part, count, -3.4e38f);
-}
-
 // NaN where one of the numbers is none, or infinite.
 inline float largest_magnitude(const float* x, int count) {
     Floats most = fill(0.0f), zero = fill(0.0f);
@@ -143,11 +135,20 @@ void quantize(const float* x, int rows, int inputs, QuantizedRows out, int first
     }
 }
 
-// A tile of rows with one panel: sums, then scales, bias and activation, [rows][stride].
+// Calls `work` with a number as a constant, which is `most` where the number is larger.
+template <int most, class Work>
+inline void with_count(int number, const Work& work) {
+    if constexpr (most > 1) {
+        if (number < most) return with_count<most - 1>(number, work);
+    }
+    work(std::integral_constant<int, most>());
+}
+
+// A tile of rows with one panel: sums, then scales, bias and activation, [rows][outputs].
 template <int rows, bool unpacked>
 inline void tile_product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums,
                          const std::uint8_t* codes, const TernaryMatrix& w, int column, Activation activation,
-                         float* out, int stride) {
+                         float* out) {
     alignas(64) std::int32_t sums[rows * kColumns];
     const int inputs = static_cast<int>(padded(w.inputs, kInputs));
     if constexpr (unpacked)
@@ -160,7 +161,7 @@ inline void tile_product(const std::int8_t* x, const float* row_scales, const st
         for (int i = 0; i < kColumns; i++) sums[row * kColumns + i] -= row_sums[row];
         const Floats scaled = from_integers(sums + row * kColumns) * fill(row_scales[row]);
         const Floats y = activate(fma(scaled, scales, bias), activation);
-        store_part(out + static_cast<std::size_t>(row) * stride, y, w.outputs - column);
+        store_part(out + static_cast<std::size_t>(row) * w.outputs, y, w.outputs - column);
     }
 }
 
@@ -169,36 +170,68 @@ constexpr int kRowsToUnpack = 12;
 
 template <bool unpacked>
 inline void panel_product(const QuantizedRows& x, int rows, const std::uint8_t* codes, const TernaryMatrix& w,
-                          int column, Activation activation, float* out, int stride) {
+                          int column, Activation activation, float* out) {
     const std::size_t length = padded(w.inputs, kInputs);
     for (int row = 0; row < rows; row += kRows) {
-        const auto run = [&](auto count) {
+        with_count<kRows>(rows - row, [&](auto count) {
             tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes,
                                                            w, column, activation,
-                                                           out + static_cast<std::size_t>(row) * stride, stride);
-        };
-        switch (rows - row < kRows ? rows - row : kRows) {
-            case 1: run(std::integral_constant<int, 1>()); break;
-            case 2: run(std::integral_constant<int, 2>()); break;
-            case 3: run(std::integral_constant<int, 3>()); break;
-            case 4: run(std::integral_constant<int, 4>()); break;
-            case 5: run(std::integral_constant<int, 5>()); break;
-            default: run(std::integral_constant<int, kRows>()); break;
-        }
+                                                           out + static_cast<std::size_t>(row) * w.outputs);
+        });
     }
 }
 
-void ternary(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out, int stride,
-             int first, int last, std::uint8_t* scratch) {
+void ternary(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out, int first,
+             int last, std::uint8_t* scratch) {
     const std::size_t length = padded(w.inputs, kInputs);
     for (int panel = first; panel < last; panel++) {
         const int column = panel * kColumns;
         const std::uint8_t* codes = w.panels + static_cast<std::size_t>(panel) * length * kColumns / 4;
         if (rows >= kRowsToUnpack) {
             unpack_panel(codes, static_cast<int>(length), scratch);
-            panel_product<true>(x, rows, scratch, w, column, activation, out + column, stride);
+            panel_product<true>(x, rows, scratch, w, column, activation, out + column);
         } else {
-            panel_product<false>(x, rows, codes, w, column, activation, out + column, stride);
+            panel_product<false>(x, rows, codes, w, column, activation, out + column);
+        }
+    }
+}
+
+template <int rows>
+inline void float_tile(const float* x, const float* panel, const FloatMatrix& w, int column, Activation activation,
+                       float* out) {
+    Floats sums[rows];
+    for (int row = 0; row < rows; row++) sums[row] = fill(0.0f);
+    for (int k = 0; k < w.inputs; k++) {
+        const Floats weights = load(panel + static_cast<std::size_t>(k) * kColumns);
+#pragma GCC unroll 6
+        for (int row = 0; row < rows; row++)
+            sums[row] = fma(fill(x[static_cast<std::size_t>(row) * w.inputs + k]), weights, sums[row]);
+    }
+    const Floats bias = load(w.bias + column);
+    for (int row = 0; row < rows; row++)
+        store_part(out + static_cast<std::size_t>(row) * w.outputs, activate(sums[row] + bias, activation),
+                   w.outputs - column);
+}
+
+void floats(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {
+    for (int panel = first; panel < last; panel++) {
+        const int column = panel * kColumns;
+        const float* weights = w.panels + static_cast<std::size_t>(column) * w.inputs;
+        for (int row = 0; row < rows; row += kRows)
+            with_count<kRows>(rows - row, [&](auto count) {
+                float_tile<decltype(count)::value>(x + static_cast<std::size_t>(row) * w.inputs, weights, w, column,
+                                                   activation, out + static_cast<std::size_t>(row) * w.outputs + column);
+            });
+    }
+}
+
+void gate(const float* x, int width, Activation activation, float* out, int first, int last) {
+    for (int row = first; row < last; row++) {
+        const float* from = x + static_cast<std::size_t>(row) * 2 * width;
+        for (int i = 0; i < width; i += kLanes) {
+            const Floats gated = activate(load_part(from + i, width - i), activation);
+            store_part(out + static_cast<std::size_t>(row) * width + i, gated * load_part(from + width + i, width - i),
+                       width - i);
         }
     }
 }
@@ -232,23 +265,8 @@ void norm(const float* x, const float* residual, int width, const Norm& norm, fl
     }
 }
 
-// Where the parts of the scratch of one head lie.
-struct HeadScratch {
-    std::int16_t* keys;     // [length / 16][pairs][16][2]
-    std::int16_t* queries;  // [4][pairs][2]
-    float* key_scales;      // [length, rounded up to 16]
-    float* values;          // [length][width, rounded up to 16], rounded and back
-    float* weights;         // [4][length, rounded up to 16]
-
-    HeadScratch(std::uint8_t* memory, int length, int width) {
-        const std::size_t keys_padded = padded(length, kLanes), pairs = (width + 1) / 2;
-        keys = reinterpret_cast<std::int16_t*>(memory);
-        queries = keys + keys_padded * pairs * 2;
-        key_scales = reinterpret_cast<float*>(queries + padded(4 * pairs * 2, 32));
-        values = key_scales + keys_padded;
-        weights = values + length * padded(width, kLanes);
-    }
-};
+// What a score is where a key is not seen.
+constexpr float kUnseen = -3.4e38f;
 
 // One head of a row as int16, pairs [pairs][stride][2], and the scale that undoes it.
 inline float round_head(const float* from, int width, std::int16_t* to, int stride) {
@@ -262,106 +280,169 @@ inline float round_head(const float* from, int width, std::int16_t* to, int stri
     return steps.down;
 }
 
-inline void round_values(const float* from, int width, float* to) {
-    const Steps steps = steps_for(largest_magnitude(from, width));
-    for (int i = 0; i < width; i += kLanes)
-        store(to + i, round_to(load_part(from + i, width - i), steps.up) * fill(steps.down));
-}
+// One head of one sequence while it is computed.
+template <bool rounded>
+struct Head {
+    const Attention& attention;
+    const HeadScratch scratch;
+    const int begin, length, head, width, keys;
+    const float* const bias;
 
-// Scores of up to four queries, their exponentials as int8 steps in `weights`, and what those are multiplied with.
-template <int rows>
-inline void weigh(const HeadScratch& scratch, const float* query_scales, int length, int pairs, float factor,
-                  float* multipliers) {
-    const int keys = static_cast<int>(padded(length, kLanes));
-    float most[rows];
-    for (int row = 0; row < rows; row++) most[row] = -3.4e38f;
-    for (int key = 0; key < keys; key += kLanes) {
-        alignas(64) std::int32_t sums[rows * kLanes];
-        score<rows>(scratch.queries, scratch.keys + static_cast<std::size_t>(key) * pairs * 2, pairs, sums);
-        const Floats key_scales = load(scratch.key_scales + key);
-        for (int row = 0; row < rows; row++) {
-            const Floats scaled = from_integers(sums + row * kLanes) * fill(query_scales[row] * factor) * key_scales;
-            const Floats scores = keep_first(scaled, length - key);
-            store(scratch.weights + row * keys + key, scores);
-            const float here = largest(scores);
-            most[row] = here > most[row] ? here : most[row];
+    Head(const Attention& of, int sequence, int number, std::uint8_t* memory)
+        : attention(of),
+          scratch(memory, of.starts[sequence + 1] - of.starts[sequence], of.width, rounded),
+          begin(of.starts[sequence]),
+          length(of.starts[sequence + 1] - begin),
+          head(number),
+          width(of.width),
+          keys(static_cast<int>(padded(length, kLanes))),
+          bias(of.bias == nullptr ? nullptr : of.bias + number * bias_row(of.longest)) {}
+
+    int pairs() const { return (width + 1) / 2; }
+
+    // Queries, keys or values of a token: 0, 1 or 2.
+    const float* row_of(int token, int which) const {
+        const std::size_t row = (static_cast<std::size_t>(begin + token) * 3 + which) * attention.heads + head;
+        return attention.qkv + row * width;
+    }
+
+    void set_keys() const {
+        std::memset(scratch.keys, 0, rounded ? sizeof(std::int16_t) * keys * pairs() * 2 : sizeof(float) * keys * width);
+        for (int key = 0; key < keys; key++) {
+            scratch.key_scales[key] = key < length ? set_key(key) : 0.0f;
+            if (key < length) set_value(key);
         }
     }
-    for (int row = 0; row < rows; row++) {
-        Floats total = fill(0.0f);
-        for (int key = 0; key < keys; key += kLanes) {
-            float* place = scratch.weights + row * keys + key;
-            const Floats e = exponential(load(place) - fill(most[row]));
-            total = total + e;
-            store(place, round_to(e, kLargestByte));  // the largest probability is that of e = 1
-        }
-        multipliers[row] = 1.0f / sum(total) / kLargestByte;
-    }
-}
 
-template <int rows>
-inline void mix(const HeadScratch& scratch, const float* multipliers, int length, int width, float* out, int stride) {
-    const std::size_t keys = padded(length, kLanes), row_length = padded(width, kLanes);
-    for (int i = 0; i < width; i += kLanes) {
-        Floats sums[rows];
-        for (int row = 0; row < rows; row++) sums[row] = fill(0.0f);
-        const float* value = scratch.values + i;
-        for (int key = 0; key < length; key++, value += row_length) {
-            const Floats values = load(value);
+    float set_key(int key) const {
+        const float* from = row_of(key, 1);
+        if constexpr (rounded) {
+            auto* block = static_cast<std::int16_t*>(scratch.keys) + static_cast<std::size_t>(key / kLanes) * pairs() * 2 * kLanes;
+            return round_head(from, width, block + key % kLanes * 2, kLanes);
+        } else {
+            float* block = static_cast<float*>(scratch.keys) + static_cast<std::size_t>(key / kLanes) * width * kLanes;
+            for (int i = 0; i < width; i++) block[i * kLanes + key % kLanes] = from[i];
+            return 1.0f;
+        }
+    }
+
+    void set_value(int key) const {
+        const float* from = row_of(key, 2);
+        float* to = scratch.values + key * padded(width, kLanes);
+        const Steps steps = rounded ? steps_for(largest_magnitude(from, width)) : Steps{1.0f, 1.0f};
+        for (int i = 0; i < width; i += kLanes) {
+            const Floats value = load_part(from + i, width - i);
+            store(to + i, rounded ? round_to(value, steps.up) * fill(steps.down) : value);
+        }
+    }
+
+    // Readies a query as the row-th of up to four, and returns what its products are multiplied with.
+    float set_query(int query, int row) const {
+        if constexpr (rounded) {
+            auto* to = static_cast<std::int16_t*>(scratch.queries) + row * pairs() * 2;
+            return round_head(row_of(query, 0), width, to, 1) * attention.factor;
+        } else {
+            std::memcpy(static_cast<float*>(scratch.queries) + row * width, row_of(query, 0), sizeof(float) * width);
+            return attention.factor;
+        }
+    }
+
+    // Products of up to four queries with the 16 keys from `key` on.
+    template <int rows>
+    void multiply_keys(int key, Floats (&products)[rows]) const {
+        if constexpr (rounded) {
+            alignas(64) std::int32_t sums[rows * kLanes];
+            score<rows>(static_cast<const std::int16_t*>(scratch.queries),
+                        static_cast<const std::int16_t*>(scratch.keys) + static_cast<std::size_t>(key) * pairs() * 2,
+                        pairs(), sums);
+            for (int row = 0; row < rows; row++) products[row] = from_integers(sums + row * kLanes);
+        } else {
+            const float* block = static_cast<const float*>(scratch.keys) + static_cast<std::size_t>(key) * width;
+            const float* queries = static_cast<const float*>(scratch.queries);
+            for (int row = 0; row < rows; row++) products[row] = fill(0.0f);
+            for (int i = 0; i < width; i++, block += kLanes) {
+                const Floats values = load(block);
 #pragma GCC unroll 4
-            for (int row = 0; row < rows; row++)
-                sums[row] = fma(fill(scratch.weights[row * keys + key]), values, sums[row]);
+                for (int row = 0; row < rows; row++)
+                    products[row] = fma(fill(queries[row * width + i]), values, products[row]);
+            }
         }
-        for (int row = 0; row < rows; row++)
-            store_part(out + static_cast<std::size_t>(row) * stride + i, sums[row] * fill(multipliers[row]), width - i);
     }
-}
 
-void attend(const Attention& attention, int sequence, int head, std::uint8_t* memory) {
-    const int begin = attention.starts[sequence], length = attention.starts[sequence + 1] - begin;
-    const int width = attention.width, hidden = attention.heads * width, pairs = (width + 1) / 2;
-    const HeadScratch scratch(memory, length, width);
-    const float* from = attention.qkv + static_cast<std::size_t>(begin) * 3 * hidden + head * width;
-    const auto row_of = [&](int token, int which) { return from + (static_cast<std::size_t>(token) * 3 + which) * hidden; };
-    const int keys = static_cast<int>(padded(length, kLanes));
-    std::memset(scratch.keys, 0, sizeof(std::int16_t) * keys * pairs * 2);
-    for (int key = 0; key < keys; key++) {
-        if (key >= length) {
-            scratch.key_scales[key] = 0.0f;
-            continue;
-        }
-        std::int16_t* place = scratch.keys + static_cast<std::size_t>(key / kLanes) * pairs * 2 * kLanes;
-        scratch.key_scales[key] = round_head(row_of(key, 1), width, place + key % kLanes * 2, kLanes);
-        round_values(row_of(key, 2), width, scratch.values + key * padded(width, kLanes));
+    // Scores of 16 keys that a query sees; the others are as small as can be.
+    Floats keep_seen(Floats scores, int query, int key) const {
+        const int window = attention.window, last = key + kLanes - 1;
+        const int from = window > 0 && query - window > 0 ? query - window : 0;
+        const int to = window > 0 && query + window < length ? query + window : length - 1;
+        if (key >= from && last <= to) return scores;
+        float part[kLanes];
+        store(part, scores);
+        for (int i = 0; i < kLanes; i++)
+            if (key + i < from || key + i > to) part[i] = kUnseen;
+        return load(part);
     }
-    for (int query = 0; query < length; query += 4) {
-        const auto run = [&](auto count) {
-            constexpr int rows = decltype(count)::value;
-            float query_scales[rows], multipliers[rows];
-            for (int row = 0; row < rows; row++)
-                query_scales[row] = round_head(row_of(query + row, 0), width, scratch.queries + row * pairs * 2, 1);
-            weigh<rows>(scratch, query_scales, length, pairs, attention.factor, multipliers);
-            mix<rows>(scratch, multipliers, length, width,
-                      attention.out + static_cast<std::size_t>(begin + query) * hidden + head * width, hidden);
-        };
-        switch (length - query < 4 ? length - query : 4) {
-            case 1: run(std::integral_constant<int, 1>()); break;
-            case 2: run(std::integral_constant<int, 2>()); break;
-            case 3: run(std::integral_constant<int, 3>()); break;
-            default: run(std::integral_constant<int, 4>()); break;
-        }
-    }
-}
 
-void dense(const float* x, const float* w, const float* bias, int inputs, int outputs, Activation activation,
-           float* out) {
-    for (int output = 0; output < outputs; output++) {
-        Floats total = fill(0.0f);
-        const float* row = w + static_cast<std::size_t>(output) * inputs;
-        for (int i = 0; i < inputs; i += kLanes)
-            total = fma(load_part(x + i, inputs - i), load_part(row + i, inputs - i), total);
-        out[output] = sum(total) + bias[output];
+    // Computes up to four queries.
+    template <int rows>
+    void answer(int query) const {
+        const int window = attention.window;
+        const int first = window > 0 && query > window ? (query - window) / kLanes * kLanes : 0;
+        const int end = window > 0 && query + rows + window < length ? query + rows + window : length;
+        float scales[rows], most[rows], multipliers[rows];
+        for (int row = 0; row < rows; row++) scales[row] = set_query(query + row, row), most[row] = kUnseen;
+        for (int key = first; key < end; key += kLanes) {
+            Floats products[rows];
+            multiply_keys<rows>(key, products);
+            const Floats key_scales = load(scratch.key_scales + key);
+            for (int row = 0; row < rows; row++) {
+                Floats scores = products[row] * fill(scales[row]);
+                if (rounded) scores = scores * key_scales;
+                if (bias != nullptr) scores = scores + load(bias + key - query - row + attention.longest - 1);
+                scores = keep_seen(scores, query + row, key);
+                store(scratch.weights + row * keys + key, scores);
+                const float here = largest(scores);
+                most[row] = here > most[row] ? here : most[row];
+            }
+        }
+        for (int row = 0; row < rows; row++) {
+            Floats total = fill(0.0f);
+            for (int key = first; key < end; key += kLanes) {
+                float* place = scratch.weights + row * keys + key;
+                const Floats e = exponential(load(place) - fill(most[row]));
+                total = total + e;
+                // The largest probability, which becomes 127, is that of e = 1.
+                store(place, rounded ? round_to(e, kLargestByte) : e);
+            }
+            multipliers[row] = rounded ? 1.0f / sum(total) / kLargestByte : 1.0f / sum(total);
+        }
+        float* out = attention.out + (static_cast<std::size_t>(begin + query) * attention.heads + head) * width;
+        const std::size_t row_length = padded(width, kLanes);
+        for (int i = 0; i < width; i += kLanes) {
+            Floats sums[rows];
+            for (int row = 0; row < rows; row++) sums[row] = fill(0.0f);
+            const float* value = scratch.values + first * row_length + i;
+            for (int key = first; key < end; key++, value += row_length) {
+                const Floats values = load(value);
+#pragma GCC unroll 4
+                for (int row = 0; row < rows; row++)
+                    sums[row] = fma(fill(scratch.weights[row * keys + key]), values, sums[row]);
+            }
+            for (int row = 0; row < rows; row++)
+                store_part(out + static_cast<std::size_t>(row) * attention.heads * width + i,
+                           sums[row] * fill(multipliers[row]), width - i);
+        }
     }
-    for (int i = 0; i < outputs; i += kLanes)
-        store_part(out + i, activate(load_part(out + i, outputs - i), activation), outputs - i);
+
+    void run() const {
+        set_keys();
+        for (int query = 0; query < length; query += 4)
+            with_count<4>(length - query, [&](auto count) { answer<decltype(count)::value>(query); });
+    }
+};
+
+void attend(const Attention& attention, int sequence, int head, std::uint8_t* scratch) {
+    if (attention.rounded)
+        Head<true>(attention, sequence, head, scratch).run();
+    else
+        Head<false>(attention, sequence, head, scratch).run();
 }

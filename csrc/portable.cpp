@@ -8,7 +8,7 @@ namespace portable {
 #include "kernels.inl"
 }  // namespace portable
 
-extern const Kernels kPortable = {"portable",     portable::quantize, portable::ternary,
-                                  portable::norm, portable::attend,   portable::dense};
+extern const Kernels kPortable = {"portable",        portable::quantize, portable::ternary, portable::floats,
+                                portable::norm, portable::gate,     portable::attend};
 
 }  // namespace slimformer

@@ -1,8 +1,28 @@
 #include "threads.h"
 
+#include <cfenv>
 #include <system_error>
 
 namespace slimformer {
+
+namespace {
+
+// Floats as the standard has them while it lives: hosts may round otherwise, or take the smallest numbers for 0.
+class StandardFloats {
+   public:
+    StandardFloats() {
+        std::fegetenv(&before_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~StandardFloats() { std::fesetenv(&before_); }
+    StandardFloats(const StandardFloats&) = delete;
+    StandardFloats& operator=(const StandardFloats&) = delete;
+
+   private:
+    std::fenv_t before_;
+};
+
+}  // namespace
 
 void Team::wait() {
     const unsigned stage = stage_.load(std::memory_order_acquire);
@@ -37,6 +57,7 @@ Pool::~Pool() {
 }
 
 void Pool::run(int threads, const std::function<void(Team&, int)>& work) {
+    const StandardFloats floats;
     if (threads > this->threads()) threads = this->threads();
     std::unique_lock<std::mutex> alone(busy_, std::defer_lock);
     if (threads <= 1 || !alone.try_lock()) {
@@ -60,6 +81,7 @@ void Pool::run(int threads, const std::function<void(Team&, int)>& work) {
 }
 
 void Pool::serve(int number) {
+    const StandardFloats floats;
     unsigned seen = 0;
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {

@@ -1,4 +1,4 @@
-"""Packed models asked on the native engine, by the commands and functions that ask any model."""
+"""Models asked on the native engine, by the commands and functions that ask any model."""
 
 from __future__ import annotations
 
@@ -27,14 +27,20 @@ def room(tmp_path_factory):
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     base = runs.reader(folder / "base")
     assert runs.finetune(base, "classification", folder, folder / "float", "--max-steps", 4, "--quiet").code == 0
-    quantize = ("--task", "classification", "--data", folder, "--max-steps", 4, "--quiet")
-    done = runs.run("quantize", "--model", folder / "float", *quantize, "--out", folder / "ternary")
-    assert done.code == 0, done.err
+    learn = ("--task", "classification", "--data", folder, "--max-steps", 4, "--quiet")
+    for method, start, out in (
+        ("quantize", "float", "ternary"),
+        ("mask", "base", "mask"),
+        ("elastic", "float", "elastic"),
+    ):
+        more = ("--blocks", "0-") if method == "mask" else ()
+        done = runs.run(method, "--model", folder / start, *learn, *more, "--out", folder / out)
+        assert done.code == 0, done.err
     return folder
 
 
-def answers(room, *more):
-    done = runs.run("predict", room / "ternary", *TEXTS, "--json", *more)
+def answers(room, *more, model="ternary"):
+    done = runs.run("predict", room / model, *TEXTS, "--json", *more)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
 
@@ -45,8 +51,19 @@ def test_answers_are_those_of_torch(room):
         assert native["scores"] == pytest.approx(torch["scores"], abs=0.01)
 
 
-def test_batch_mates_change_no_digit(room):
-    assert answers(room, "--engine", "native") == answers(room, "--engine", "native", "--batch-size", 1)
+@pytest.mark.parametrize(
+    ("model", "more"), [("float", ()), ("mask", ()), ("elastic", ()), ("elastic", ("--size", "S"))]
+)
+def test_models_of_all_methods_answer_as_in_torch(room, model, more):
+    native = answers(room, "--engine", "native", *more, model=model)
+    for one, other in zip(native, answers(room, *more, model=model), strict=True):
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-6)
+
+
+@pytest.mark.parametrize("model", ["ternary", "float"])
+def test_batch_mates_change_no_digit(room, model):
+    together = answers(room, "--engine", "native", model=model)
+    assert together == answers(room, "--engine", "native", "--batch-size", 1, model=model)
 
 
 def test_evaluate_counts_what_predict_says(room):
@@ -62,7 +79,6 @@ def test_evaluate_counts_what_predict_says(room):
 @pytest.mark.parametrize(
     ("command", "words", "code"),
     [
-        (["predict", "float", "so", "--engine", "native"], ("is no packed model", "leave out `--engine`"), 1),
         (["predict", "ternary", "so", "--engine", "sse"], ("`--engine` is `sse`", "torch or native"), 2),
         (
             ["predict", "ternary", "so", "--engine", "native", "--size", "S"],
@@ -83,6 +99,7 @@ def test_inspect_says_what_computes_and_what_runs(room):
     done = runs.run("inspect", "--runtime", room / "ternary", "--json").json
     assert done["runs"]
     assert done["instruction_set"] == done["available"][0]
-    text = runs.run("inspect", room / "float", "--runtime")
-    assert "the native engine does not" in text.out
+    assert "the native engine runs" in runs.run("inspect", room / "mask", "--runtime").out
+    refused = runs.run("inspect", "--runtime", runs.decoder(room / "decoder"))
+    assert "the engine does not run `llama`" in refused.out
     runs.run("inspect").refused("no model is given", code=2)

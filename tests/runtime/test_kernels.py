@@ -28,7 +28,13 @@ ACTIVATIONS = {
 def matrix(codes, scales, bias=None, layout=TERNARY):
     made = kernels().Matrix(*codes.shape)
     packed = pack(torch.from_numpy(codes), layout).numpy()
-    made.set_rows(0, packed, layout.base, layout.digits, layout.lowest, scales, bias)
+    made.set_codes(0, packed, layout.base, layout.digits, layout.lowest, scales, bias)
+    return made
+
+
+def floats(rows, bias=None):
+    made = kernels().Matrix(*rows.shape, "floats")
+    made.set_floats(0, rows.astype(np.float32), bias)
     return made
 
 
@@ -82,12 +88,24 @@ def test_instruction_sets_threads_and_batches_agree_to_the_last_bit(rows, inputs
     x = (draw.standard_normal((rows, inputs)) * size).astype(np.float32)
     codes = draw.integers(-1, 2, (outputs, inputs)).astype(np.int8)
     weight = matrix(codes, np.ones(outputs, np.float32), draw.standard_normal(outputs).astype(np.float32))
-    expected = weight.multiply(x, activation, 1, "portable")
-    for isa in kernels().instruction_sets():
-        for threads in (1, 2):
-            assert same_bits(weight.multiply(x, activation, threads, isa), expected)
-        alone = np.concatenate([weight.multiply(row[None], activation, 1, isa) for row in x])
-        assert same_bits(alone, expected)
+    for each in (weight, floats(draw.standard_normal((outputs, inputs)))):
+        expected = each.multiply(x, activation, 1, "portable")
+        for isa in kernels().instruction_sets():
+            for threads in (1, 2):
+                assert same_bits(each.multiply(x, activation, threads, isa), expected)
+            alone = np.concatenate([each.multiply(row[None], activation, 1, isa) for row in x])
+            assert same_bits(alone, expected)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 30), inputs=st.integers(1, 300), outputs=st.integers(1, 70), seed=st.integers(0, 2**32 - 1))
+def test_products_of_floats(rows, inputs, outputs, seed):
+    draw = np.random.default_rng(seed)
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    rows_of = draw.standard_normal((outputs, inputs)).astype(np.float32)
+    bias = draw.standard_normal(outputs).astype(np.float32)
+    expected = x.astype(np.float64) @ rows_of.T + bias
+    np.testing.assert_allclose(floats(rows_of, bias).multiply(x), expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -116,7 +134,7 @@ def test_matrices_that_read_the_same_input_are_one():
     row = 0
     for codes in (one, other):
         packed = pack(torch.from_numpy(codes), TERNARY).numpy()
-        joined.set_rows(row, packed, 4, 4, -2, np.ones(len(codes), np.float32), None)
+        joined.set_codes(row, packed, 4, 4, -2, np.ones(len(codes), np.float32), None)
         row += len(codes)
     x = draw.standard_normal((9, 37)).astype(np.float32)
     apart = [matrix(codes, np.ones(len(codes), np.float32)).multiply(x) for codes in (one, other)]
@@ -166,14 +184,20 @@ ONES = np.ones(4, np.float32)
         lambda native: native.Matrix(0, 4),
         lambda native: native.Matrix(4, -1),
         lambda native: native.Matrix(4, 1 << 20),
-        lambda native: native.Matrix(4, 9).set_rows(0, PACKED, 4, 4, -2, ONES, None),
-        lambda native: native.Matrix(4, 8).set_rows(1, PACKED, 4, 4, -2, ONES, None),
-        lambda native: native.Matrix(4, 8).set_rows(-1, PACKED, 4, 4, -2, ONES, None),
-        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, -2, ONES[:3], None),
-        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, -2, ONES, ONES[:1]),
-        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 4, 0, ONES, None),  # codes of 2
-        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 4, 0, -2, ONES, None),
-        lambda native: native.Matrix(4, 8).set_rows(0, PACKED, 300, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 9).set_codes(0, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_codes(1, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_codes(-1, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_codes(0, PACKED, 4, 4, -2, ONES[:3], None),
+        lambda native: native.Matrix(4, 8).set_codes(0, PACKED, 4, 4, -2, ONES, ONES[:1]),
+        lambda native: native.Matrix(4, 8).set_codes(0, PACKED, 4, 4, 0, ONES, None),  # codes of 2
+        lambda native: native.Matrix(4, 8).set_codes(0, PACKED, 4, 0, -2, ONES, None),
+        lambda native: native.Matrix(4, 8).set_codes(0, PACKED, 300, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8, "floats").set_codes(0, PACKED, 4, 4, -2, ONES, None),
+        lambda native: native.Matrix(4, 8, "floats").set_floats(0, np.ones((4, 7), np.float32), None),
+        lambda native: native.Matrix(4, 8, "floats").set_floats(1, np.ones((4, 8), np.float32), None),
+        lambda native: native.Matrix(4, 8, "floats").set_floats(0, np.ones((4, 8), np.float32), ONES[:1]),
+        lambda native: native.Matrix(4, 8, "halves"),
+        lambda native: native.Matrix(4, 8).set_floats(0, np.ones((4, 8), np.float32), None),
         lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 7), np.float32)),
         lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 8), np.float32), "softmax"),
         lambda native: native.Matrix(4, 8).multiply(np.zeros((1, 8), np.float32), isa="sse"),

@@ -46,8 +46,8 @@ def inspect_model(
 
 
 def _show_runtime(model: str | None, as_json: bool) -> None:
+    from slimformer.inference.door import look_up, open_runnable
     from slimformer.runtime.checkpoint import EngineError
-    from slimformer.runtime.encoder import NativeEncoder
     from slimformer.runtime.native import describe_runtime
 
     runtime = describe_runtime()
@@ -58,7 +58,7 @@ def _show_runtime(model: str | None, as_json: bool) -> None:
     }
     if model is not None:
         try:
-            NativeEncoder(model)
+            open_runnable(look_up(model), engine="native", check=False, processor=False)
             facts |= {"model": model, "runs": True}
         except EngineError as error:
             facts |= {"model": model, "runs": False, "reason": error.reason}
@@ -68,9 +68,7 @@ def _show_runtime(model: str | None, as_json: bool) -> None:
     names = ", ".join(facts["available"])
     print_line(f"kernels for {facts['instruction_set']} on {facts['threads']} threads; this machine has {names}")
     if model is not None:
-        print_line(
-            f"the native engine runs `{model}`" if facts["runs"] else f"the native engine does not: {facts['reason']}"
-        )
+        print_line(f"the native engine runs `{model}`" if facts["runs"] else facts["reason"])
 
 
 def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:

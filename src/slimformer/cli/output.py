@@ -144,7 +144,7 @@ class AskFlags(RouteFlags):
         str | None,
         Parameter(
             name="--engine",
-            help="What runs the model: `torch`, the default, or `native`, compiled kernels for packed encoders.",
+            help="What runs the model: `torch`, the default, or `native`, compiled kernels for encoders.",
         ),
     ] = None
 

@@ -13,7 +13,7 @@ from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, SizeError
 from slimformer.files import as_path
-from slimformer.inference.native import OpenNative, is_native, open_native, refuse_with_engine
+from slimformer.inference.native import OpenNative, is_native, open_floats, open_packed, refuse_with_engine
 from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
 from slimformer.inference.runners import TorchRunner
 from slimformer.inference.source import Source, is_artifact
@@ -168,10 +168,14 @@ def open_runnable(
     if isinstance(source, OnnxSource):
         refuse_flags(source.name, base=base, cast_base=cast_base, size=size, engine=engine)
         return open_onnx(source, check=check)
-    if is_native(engine):
+    native = is_native(engine)
+    if native and source.storage == "packed":
         refuse_with_engine(base=base, cast_base=cast_base or None, size=size)
-        return open_native(source)
-    return open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
+        return open_packed(source)
+    if native:
+        loading["keep_sizes"] = False
+    opened = open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
+    return open_floats(source, opened.model, opened.processor) if native else opened
 
 
 def _opened(source: Source, loaded: Loaded, processor: bool, size: str | None, keep_sizes: bool) -> OpenModel:

@@ -182,7 +182,7 @@ def open_pipeline(
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
-        engine: `native` for the native engine, which runs packed encoders; torch when not given.
+        engine: `native` for the native engine, which runs encoders at one size; torch when not given.
     """
     import transformers
 

@@ -1,4 +1,4 @@
-"""Tensors of a packed checkpoint in NumPy, and what of it the engine computes with."""
+"""Tensors of a checkpoint in NumPy, packed or not, and what of it the engine computes with."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from slimformer.formats.layout import TERNARY, TERNARY_SMALL, Layout
 from slimformer.runtime.native import kernels
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from slimformer.runtime.onnx import Array
@@ -38,32 +39,42 @@ class Codes:
     scales: Array
     layout: Layout
 
-    def table(self) -> tuple[Array, Array, int, int, int]:
-        """What the kernels take as rows to be looked up."""
-        return self.codes, self.scales, self.layout.base, self.layout.digits, self.layout.lowest
+    @property
+    def rule(self) -> tuple[int, int, int]:
+        """How the kernels are told of the layout."""
+        return self.layout.base, self.layout.digits, self.layout.lowest
+
+
+def read_tensors(folder: Path) -> dict[str, Array]:
+    """All tensors in the safetensors files of a folder."""
+    from safetensors import SafetensorError, safe_open
+
+    tensors: dict[str, Array] = {}
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"no safetensors in `{folder}`; give the folder of a model")
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as opened:
+                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError, TypeError) as error:  # a type of number that NumPy does not have
+            raise EngineError(f"`{file}` cannot be read: {error}; copy it again") from error
+    return tensors
 
 
 class Checkpoint:
-    """The tensors of a folder.
+    """The tensors of a model.
 
     Args:
-        folder: With weights in safetensors.
+        folder: What the user calls it, for messages.
+        tensors: By their names.
+        all_biased: Whether every matrix and norm has a bias; else what is not there is none.
     """
 
-    def __init__(self, folder: Path) -> None:
-        from safetensors import SafetensorError, safe_open
-
+    def __init__(self, folder: str | Path, tensors: Mapping[str, Array], all_biased: bool = True) -> None:
         self.folder = folder
-        self.tensors: dict[str, Array] = {}
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise EngineError(f"no safetensors in `{folder}`; give the folder of a quantized model")
-        for file in files:
-            try:
-                with safe_open(file, framework="numpy") as opened:
-                    self.tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-            except (OSError, SafetensorError, TypeError) as error:  # a type of number that NumPy does not have
-                raise EngineError(f"`{file}` cannot be read: {error}; copy it again") from error
+        self.tensors = tensors
+        self.all_biased = all_biased
 
     def prefix(self, name: str) -> str:
         """What stands before the names of the encoder: nothing, or that of the model with a head."""
@@ -110,20 +121,53 @@ class Checkpoint:
             raise EngineError(
                 f"`{self.folder}` has no `{name}` that the engine reads; the engine reads {', '.join(LAYOUTS)}"
             )
-        return self.floats(f"{name}.weight", axes=2)
+        floats = self.floats(f"{name}.weight", axes=2)
+        if floats.shape[1] != columns:
+            raise EngineError(
+                f"`{name}` of `{self.folder}` has {floats.shape[1]} columns and reads {columns} inputs; copy it again"
+            )
+        return floats
 
-    def matrix(self, *names: str, inputs: int) -> Any:
-        """One ternary matrix for the kernels, of one or more that read the same input."""
-        parts: list[tuple[Codes, Array | None]] = []
-        for name in names:
-            weight = self.weight(name, inputs)
+    def lacks(self, name: str) -> bool:
+        """Whether there is no tensor of that name."""
+        return name not in self.tensors
+
+    def bias(self, name: str) -> Array | None:
+        """The bias of a module that has one."""
+        return None if self.lacks(f"{name}.bias") and not self.all_biased else self.floats(f"{name}.bias")
+
+    def table(self, name: str, columns: int) -> Any:
+        """The weight of a module, as the kernels take rows to be looked up."""
+        weight = self.weight(name, columns)
+        return (weight.codes, weight.scales, columns, *weight.rule) if isinstance(weight, Codes) else weight
+
+    def matrix(self, *names: str, inputs: int, alike: bool = False) -> Any:
+        """One matrix for the kernels, of one or more that read the same input; `alike` are as high as each other."""
+        weights = [self.weight(name, inputs) for name in names]
+        heights = [_rows([weight]) for weight in weights]
+        if alike and len(set(heights)) > 1:
+            raise EngineError(f"{', '.join(names)} of `{self.folder}` have {heights} rows; copy it again")
+        biases = [self.bias(name) for name in names]
+        if not any(isinstance(weight, Codes) for weight in weights):
+            return self.float_matrix(list(zip(weights, biases, strict=True)))  # type: ignore[arg-type]
+        matrix = kernels().Matrix(_rows(weights), inputs, "ternary")
+        row = 0
+        for name, weight, bias in zip(names, weights, biases, strict=True):
             if not isinstance(weight, Codes):
                 raise EngineError(f"`{name}` of `{self.folder}` is in floats; the engine reads ternary matrices")
-            parts.append((weight, self.floats(f"{name}.bias") if f"{name}.bias" in self.tensors else None))
-        matrix = kernels().Matrix(sum(len(weight.codes) for weight, _ in parts), inputs)
-        row = 0
-        for weight, bias in parts:
-            layout = weight.layout
-            matrix.set_rows(row, weight.codes, layout.base, layout.digits, layout.lowest, weight.scales, bias)
+            matrix.set_codes(row, weight.codes, *weight.rule, weight.scales, bias)
             row += len(weight.codes)
         return matrix
+
+    def float_matrix(self, parts: list[tuple[Array, Array | None]]) -> Any:
+        """One matrix of floats for the kernels, of weights with their biases."""
+        matrix = kernels().Matrix(_rows([weight for weight, _ in parts]), parts[0][0].shape[1], "floats")
+        row = 0
+        for weight, bias in parts:
+            matrix.set_floats(row, np.ascontiguousarray(weight), bias)
+            row += len(weight)
+        return matrix
+
+
+def _rows(weights: Sequence[Codes | Array]) -> int:
+    return sum(len(each.codes if isinstance(each, Codes) else each) for each in weights)

@@ -1,4 +1,4 @@
-"""Packed encoders on the native engine, asked like any other model."""
+"""Encoders on the native engine, asked like any other model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from slimformer.artifact.layout import PACKED
 from slimformer.errors import UsageError
 from slimformer.files import as_path
 from slimformer.models.processors import read_processor
+from slimformer.runtime.building import Model
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.encoder import NativeEncoder
+from slimformer.views import snapshot
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from slimformer.inference.runners import Array
     from slimformer.inference.source import Source
     from slimformer.tasks.kinds.kind import Kind
@@ -39,13 +43,17 @@ class NativeRunner:
         if missing:
             raise EngineError(
                 f"{kind.name} needs `{missing[0]}`, and the engine gives {', '.join(encoder.outputs)} of "
-                f"`{encoder.folder}`; leave out `--engine`"
+                f"`{encoder.name}`; leave out `--engine`"
             )
         self.encoder = encoder
         self.kind = kind
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Run one batch; padding is left out on the way in and put back on the way out."""
+        if self.encoder.reads_images:
+            rows = self.encoder.run_images(batch["pixel_values"])
+            images = (len(batch["pixel_values"]),) if self.encoder.pools else (len(batch["pixel_values"]), -1)
+            return self._outputs(rows.reshape(*images, rows.shape[-1]), batch)
         mask = batch["attention_mask"].astype(bool)
         sequences = [ids[there] for ids, there in zip(batch["input_ids"], mask, strict=True)]
         types = batch.get("token_type_ids")
@@ -55,6 +63,9 @@ class NativeRunner:
             tokens = rows
             rows = np.zeros((*mask.shape, tokens.shape[-1]), np.float32)
             rows[mask] = tokens
+        return self._outputs(rows, batch)
+
+    def _outputs(self, rows: Array, batch: dict[str, Array]) -> dict[str, Array]:
         outputs = self.kind.outputs(self.encoder.named(rows), batch)
         return {name: np.asarray(value) for name, value in outputs.items()}
 
@@ -94,15 +105,17 @@ def refuse_with_engine(**flags: Any) -> None:
             )
 
 
-def open_native(source: Source) -> OpenNative:
-    """Open a packed artifact on the native engine; its sums were compared when it was looked up."""
-    import torch
-
+def open_packed(source: Source) -> OpenNative:
+    """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
     folder = as_path(source.name)
-    if not (folder / PACKED).is_file():
-        raise EngineError(
-            f"`{source.name}` is no packed model, and the engine runs what `slimformer quantize` wrote; leave out "
-            "`--engine`, or quantize it"
-        )
     encoder = NativeEncoder(folder, torch.get_num_threads())
     return OpenNative(source, encoder, read_processor(str(folder), source.config, folder))
+
+
+def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative:
+    """Open a model that torch has opened on the native engine: what its weights are now, in float32."""
+    plain = snapshot(model)
+    config = {**plain.config.to_dict(), "architectures": [type(plain).__name__]}
+    tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
+    parts = Model(source.name, config, tensors, from_file=False)
+    return OpenNative(source, NativeEncoder(parts, torch.get_num_threads()), processor)

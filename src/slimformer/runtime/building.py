@@ -1,0 +1,303 @@
+"""From the tensors of a model to an encoder of the kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slimformer.anatomy.family import Fused, family_of
+from slimformer.runtime.checkpoint import Checkpoint, EngineError
+from slimformer.runtime.native import kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from slimformer.anatomy.family import Family
+    from slimformer.runtime.architecture import Architecture, Head
+    from slimformer.runtime.onnx import Array
+
+#: Rounding of activations that the kernels do.
+ROUNDING = {"bits": 8, "per": "token", "clip": None, "symmetric": True}
+ACTIVATIONS = frozenset({"gelu", "relu", "silu"})
+#: No number of a config reaches it.
+MOST = 1 << 24
+#: Buckets of MPNet's distances, and the distance from which on all share the last one.
+BUCKETS, FAR = 32, 128
+
+
+class Settings:
+    """A config, read with care.
+
+    Args:
+        config: As it was read from JSON.
+        folder: Where it lies, for messages.
+    """
+
+    def __init__(self, config: Mapping[str, Any], folder: str | Path) -> None:
+        self.config = config
+        self.folder = folder
+
+    def count(self, *names: str) -> int:
+        """A number, by whichever name it has."""
+        value = next((self.config[name] for name in names if name in self.config), None)
+        if not isinstance(value, int) or not 0 <= value < MOST:
+            raise self.wrong(names[0], value)
+        return value
+
+    def side(self, name: str) -> int:
+        """The side of a square, given once or twice."""
+        value = self.config.get(name)
+        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+            value = value[0]
+        if not isinstance(value, int) or not 0 < value < MOST:
+            raise self.wrong(name, value)
+        return value
+
+    def epsilon(self) -> float:
+        """What is added to a variance."""
+        name = "norm_eps" if "norm_eps" in self.config else "layer_norm_eps"
+        value = self.config.get(name, 1e-12)
+        if not isinstance(value, float) or not 0 <= value < 1:
+            raise self.wrong(name, value)
+        return value
+
+    def activation(self) -> str:
+        """That of the feed-forward layers."""
+        names = ("hidden_act", "activation", "hidden_activation")
+        value = next((self.config[name] for name in names if name in self.config), None)
+        if value not in ACTIVATIONS:
+            raise EngineError(
+                f"`{self.folder}` has the activation `{value}`; the engine has {', '.join(sorted(ACTIVATIONS))}"
+            )
+        return str(value)
+
+    def rounds(self) -> bool:
+        """Whether matrices are ternary and activations rounded; else all is in floats."""
+        quantization = self.config.get("quantization_config")
+        if quantization is None:
+            return False
+        if not isinstance(quantization, dict) or quantization.get("activations") != ROUNDING:
+            raise EngineError(
+                f"`{self.folder}` does not round activations to 8 bits for each token; the engine does, so quantize "
+                "the model with `--activations int8 --activation-scale token`"
+            )
+        return True
+
+    def wrong(self, name: str, value: Any) -> EngineError:
+        """What to say of a setting that cannot be."""
+        return EngineError(f"config.json of `{self.folder}` has `{name}` `{value}`; copy it again")
+
+
+@dataclass(frozen=True)
+class Model:
+    """What an encoder is built from.
+
+    Args:
+        name: What the user calls it, for messages.
+        config: As in `config.json`.
+        tensors: By their names.
+        from_file: Whether these are the names of a file, which may differ from those of a model in memory.
+    """
+
+    name: str | Path
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Array]
+    from_file: bool = True
+
+    @property
+    def kind(self) -> str:
+        """The family."""
+        return str(self.config.get("model_type", ""))
+
+
+def build(model: Model, architecture: Architecture, head: Head) -> Any:
+    """An encoder of the kernels, with its head."""
+    all_biased = all(model.config.get(name, True) for name in architecture.biased)
+    stored, settings = Checkpoint(model.name, model.tensors, all_biased), Settings(model.config, model.name)
+    family = architecture.family(model.kind) if model.from_file else family_of(model.kind)
+    # Blocks of a model in memory may differ in width.
+    ffn = settings.count(family.ffn_size) if model.from_file else None
+    return _Builder(stored, settings, family, architecture, ffn).build(head)
+
+
+class _Builder:
+    def __init__(
+        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, ffn: int | None
+    ) -> None:
+        self.stored = stored
+        self.ffn = ffn
+        self.settings = settings
+        self.family = family
+        self.architecture = architecture
+        self.base = stored.prefix(str(family.word_embedding or family.patch_embedding))
+        self.hidden = settings.count("hidden_size", "dim")
+        self.heads = settings.count("num_attention_heads", "n_heads")
+        self.ternary = settings.rounds()
+        self.epsilon = settings.epsilon()
+        if not self.hidden or not self.heads or self.hidden % self.heads:
+            raise settings.wrong("num_attention_heads", self.heads)
+
+    def build(self, head: Head) -> Any:
+        stored, family, base = self.stored, self.family, self.base
+        images = family.patch_embedding is not None
+        embeddings = self._images() if images else self._texts()
+        encoder = kernels().Encoder(
+            hidden=self.hidden,
+            heads=self.heads,
+            activation=self.settings.activation(),
+            pre_norm=family.pre_norm,
+            gated=family.gate is not None,
+            images=images,
+            **embeddings,
+        )
+        if self.architecture.distances is not None:
+            encoder.set_position_bias(self._distances(embeddings["longest"]))
+        blocks = self.settings.count("num_hidden_layers", "n_layers")
+        if blocks == 0:
+            raise EngineError(f"config.json of `{stored.folder}` has no blocks; copy it again")
+        turning = self._turning(blocks, embeddings["longest"])
+        for number in range(blocks):
+            self._add_block(encoder, number, *turning[number])
+        if family.final_norm is not None:
+            encoder.set_final_norm(self._norm(f"{base}{family.final_norm}"))
+        encoder.pool(head.pooling)
+        for layer in head.layers:
+            matrix = stored.matrix(layer.name.replace("BASE.", base), inputs=self.hidden)
+            norm = None if layer.norm is None else self._norm(layer.norm)
+            encoder.add_head_layer(matrix, layer.activation, norm)
+        return encoder
+
+    def _texts(self) -> dict[str, Any]:
+        stored, base, where = self.stored, self.base, self.architecture
+        width = self.settings.config.get("embedding_size", self.hidden)
+        if not isinstance(width, int) or not 0 < width < MOST:
+            raise self.settings.wrong("embedding_size", width)
+        offset = self.settings.count("pad_token_id") + 1 if self.family.positions_after_padding else 0
+        positions = None if where.positions is None else stored.floats(f"{base}{where.positions}", axes=2)
+        longest = self.settings.count("max_position_embeddings") if positions is None else len(positions) - offset
+        project = where.projection is not None and width != self.hidden
+        return {
+            "words": stored.table(f"{base}{self.family.word_embedding}", width),
+            "positions": positions,
+            "types": None if where.types is None else stored.floats(f"{base}{where.types}", axes=2),
+            "norm": None if where.norm is None else self._norm(f"{base}{where.norm}"),
+            "projection": stored.matrix(f"{base}{where.projection}", inputs=width) if project else None,
+            "position_offset": offset,
+            "longest": longest,
+        }
+
+    def _images(self) -> dict[str, Any]:
+        stored, base, where = self.stored, self.base, self.architecture
+        size, patch = self.settings.side("image_size"), self.settings.side("patch_size")
+        channels = self.settings.count("num_channels")
+        tokens = [stored.floats(f"{base}{name}", axes=3)[0] for name in where.tokens]
+        patches = f"{base}{self.family.patch_embedding}"
+        weight = stored.floats(f"{patches}.weight", axes=4)
+        if size % patch or weight.shape[1:] != (channels, patch, patch):
+            raise self.settings.wrong("patch_size", patch)
+        return {
+            "words": np.ascontiguousarray(np.concatenate(tokens)),
+            "positions": np.ascontiguousarray(stored.floats(f"{base}{where.positions}", axes=3)[0]),
+            "types": None,
+            "norm": None,
+            "projection": stored.float_matrix([(weight.reshape(len(weight), -1), stored.bias(patches))]),
+            "position_offset": 0,
+            "longest": len(tokens) + (size // patch) ** 2,
+        }
+
+    def _add_block(self, encoder: Any, number: int, window: int, rotation: Any) -> None:
+        family = self.family
+        at = f"{self.base}{family.blocks}.{number}."
+        up = self._matrix(at, family.gate, family.up, inputs=self.hidden)
+        ffn = up.outputs // 2 if family.gate else up.outputs
+        if self.ffn not in (None, ffn):
+            raise self.settings.wrong(family.ffn_size, self.ffn)
+        qkv = self._matrix(at, family.query, family.key, family.value, inputs=self.hidden, alike=True)
+        inner = qkv.outputs // 3  # less than the width of the block where heads were taken out
+        attention_norm = f"{at}{family.attention_norm}"
+        first = (
+            number == 0 and family.first_block_pinned_by is not None and self.stored.lacks(f"{attention_norm}.weight")
+        )
+        encoder.add_block(
+            qkv=qkv,
+            output=self._matrix(at, family.output, inputs=inner),
+            up=up,
+            down=self._matrix(at, family.down, inputs=ffn),
+            attention_norm=None if first else self._norm(attention_norm),
+            output_norm=self._norm(f"{at}{family.ffn_norm}"),
+            window=window,
+            rotation=rotation,
+        )
+
+    def _matrix(self, at: str, *parts: str | Fused | None, inputs: int, alike: bool = False) -> Any:
+        """One matrix of one or more, of one height if `alike`; those of one module lie one after the other in it."""
+        names = dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in parts if each)
+        matrix = self.stored.matrix(*names, inputs=inputs, alike=alike)
+        if matrix.rounds != self.ternary:
+            have, need = ("ternary", "floats") if matrix.rounds else ("in floats", "ternary matrices")
+            raise EngineError(
+                f"`{next(iter(names))}` of `{self.stored.folder}` is {have}; the engine reads {need} in all blocks of "
+                "such a model"
+            )
+        return matrix
+
+    def _norm(self, name: str) -> Any:
+        return kernels().Norm(self.stored.floats(f"{name}.weight"), self.stored.bias(name), self.epsilon)
+
+    def _turning(self, blocks: int, longest: int) -> list[tuple[int, Any]]:
+        """How far the attention of each block reaches, 0 for all tokens, and by what angles positions are told."""
+        if self.family.scores != "rotary":
+            return [(0, None)] * blocks
+        config = self.settings.config
+        kinds, angles = config.get("layer_types"), config.get("rope_parameters")
+        if not isinstance(kinds, list) or len(kinds) != blocks or not isinstance(angles, dict):
+            raise self.settings.wrong("layer_types", kinds)
+        window = self.settings.count("local_attention") // 2
+        if not window:
+            raise self.settings.wrong("local_attention", config["local_attention"])
+        made = {}
+        for kind in set(map(str, kinds)):
+            given = angles.get(kind)
+            theta = given.get("rope_theta") if isinstance(given, dict) and given.get("rope_type") == "default" else None
+            if kind not in ("full_attention", "sliding_attention") or not isinstance(theta, float) or not theta > 1:
+                raise EngineError(
+                    f"config.json of `{self.stored.folder}` has `rope_parameters` `{given}` for `{kind}`; the engine "
+                    "turns by the default rule, in blocks of full and of sliding attention"
+                )
+            made[kind] = (
+                window if kind == "sliding_attention" else 0,
+                kernels().Rotation(*self._angles(theta, longest)),
+            )
+        return [made[str(kind)] for kind in kinds]
+
+    def _angles(self, theta: float, longest: int) -> tuple[Array, Array]:
+        """Cosines and sines for each position and pair of a head, rounded once from 64 bits."""
+        width = self.hidden // self.heads
+        frequencies = (1 / theta ** (np.arange(0, width, 2) / width)).astype(np.float32)
+        angles = (np.arange(longest, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
+        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+    def _distances(self, longest: int) -> Array:
+        """What is added to the score of a key by its distance, [heads, 2 · longest - 1]."""
+        name = f"{self.base}{self.architecture.distances}"
+        table = self.stored.floats(name, axes=2)
+        if table.shape != (BUCKETS, self.heads):
+            raise EngineError(f"`{name}` of `{self.stored.folder}` is of shape {list(table.shape)}; copy it again")
+        buckets = [distance_bucket(distance) for distance in range(1 - longest, longest)]
+        return np.ascontiguousarray(table[buckets].T)
+
+
+def distance_bucket(distance: int) -> int:
+    """The bucket of T5 (arXiv 1910.10683, section 2.1), as MPNet uses it, for a key that far behind its query."""
+    half, exact = BUCKETS // 2, BUCKETS // 4
+    away = abs(distance)
+    bucket = away
+    if away >= exact:
+        # In 32 bits, as the model computes it: at a border the last bit decides.
+        share = np.log(np.float32(away) / np.float32(exact)) / np.float32(math.log(FAR / exact))
+        bucket = min(half - 1, exact + int(share * np.float32(half - exact)))
+    return bucket + (half if distance > 0 else 0)
