@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from slimformer.artifact import reading
 from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
@@ -12,7 +12,7 @@ from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import read_probe, rounding_spec
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.task import check_task
-from slimformer.errors import ArtifactError, CheckpointError
+from slimformer.errors import ArtifactError, CheckpointError, ConfigError
 from slimformer.files import as_path
 from slimformer.models import load_config, quiet, trusted, trusting
 from slimformer.models.processors import check_tokenizer, processor_class
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact.storage.handler import Storage
+    from slimformer.runtime.model import NativeModel
 
 
 #: How far the outputs may lie from those recorded, relative to the largest and absolute, by the bytes of a weight:
@@ -54,6 +55,11 @@ class Report:
     max_difference: float
 
 
+@overload
+def load(folder: str | Path, *, engine: Literal["native"]) -> NativeModel: ...
+
+
+@overload
 def load(
     folder: str | Path,
     check: bool = True,
@@ -62,7 +68,22 @@ def load(
     dtype: str | torch.dtype | None = None,
     base: str | Path | None = None,
     cast_base: bool = False,
-) -> Loaded:
+    *,
+    engine: None = None,
+) -> Loaded: ...
+
+
+def load(
+    folder: str | Path,
+    check: bool = True,
+    trust_remote_code: bool = False,
+    device: str | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    base: str | Path | None = None,
+    cast_base: bool = False,
+    *,
+    engine: str | None = None,
+) -> Loaded | NativeModel:
     """Load an artifact with the class it was saved from.
 
     What `verify` refuses is refused here too, by the same code.
@@ -76,11 +97,18 @@ def load(
         dtype: type of the weights in memory; as saved when not given.
         base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
         cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
+        engine: `native` for the native engine, without torch; what comes then is asked with texts. Its file is read as
+            it is, so that of the settings above none but the folder is of use.
 
     Example:
         >>> loaded = load("out/sst2")
         >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
+        >>> load("out/sst2", engine="native").predict("a fine film")
+        [{'label': 'positive', 'score': 0.98}]
     """
+    if engine is not None:
+        given = (trust_remote_code, device, dtype, base, cast_base)
+        return _load_native(as_path(folder), engine, check and not any(given))
     path, place, kind = as_path(folder), as_device(device), as_dtype(dtype)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
@@ -88,6 +116,21 @@ def load(
     if device is not None:
         loaded.model.to(place)  # type: ignore[arg-type]
     return loaded
+
+
+def _load_native(path: Path, engine: str, alone: bool) -> NativeModel:
+    from slimformer.runtime.model import NativeModel
+
+    if engine != "native" or not alone:
+        raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
+    manifest = checked_manifest(path)
+    if manifest.model.storage not in ("plain", "packed"):
+        raise ArtifactError(
+            f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; run `slimformer "
+            'merge` or `extract` first, or open it with `open_pipeline(..., engine="native")`'
+        )
+    length = None if manifest.task is None else manifest.task.settings.get("max_length")
+    return NativeModel(path, max_length=length if isinstance(length, int) else None)
 
 
 def verify(

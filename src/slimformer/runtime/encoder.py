@@ -70,6 +70,11 @@ class NativeEncoder:
         return self.head.pooling != "tokens"
 
     @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence it takes."""
+        return int(self._encoder.longest)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """What Transformers calls the outputs."""
         return self.head.outputs

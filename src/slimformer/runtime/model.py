@@ -1,0 +1,165 @@
+"""A text encoder with its tokenizer on the native kernels: NumPy and `tokenizers`, neither torch nor Transformers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slimformer.errors import ConfigError, DataError
+from slimformer.files import JsonError, as_path, read_json
+from slimformer.models.sentence import SentenceSettings
+from slimformer.runtime.checkpoint import EngineError
+from slimformer.runtime.encoder import CONFIG_BYTES, NativeEncoder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from slimformer.runtime.onnx import Array
+
+    #: A text, or two that are read together.
+    Text = str | tuple[str, str]
+
+TOKENIZER, TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+
+class NativeModel:
+    """A text encoder that is asked with texts. Any number of threads may share it.
+
+    `predict`, which is also what calling it does, answers as `pipeline("text-classification")` of Transformers does;
+    `encode` as a `SentenceTransformer` does.
+
+    Args:
+        folder: A model that `NativeEncoder` runs, with its `tokenizer.json`.
+        threads: Threads of one forward; all that the machine has when not given.
+        max_length: Tokens a text is cut to; what the folder says, or as many as the model takes, when not given.
+
+    Example:
+        >>> NativeModel("sentiment-ternary").predict("a film to remember")
+        [{'label': 'positive', 'score': 0.98}]
+    """
+
+    def __init__(self, folder: str | Path, threads: int | None = None, max_length: int | None = None) -> None:
+        from tokenizers import Tokenizer
+
+        self.folder = as_path(folder)
+        self.encoder = NativeEncoder(folder, threads)
+        if self.encoder.reads_images:
+            raise EngineError(f"`{folder}` reads images; give them to `NativeEncoder.run_images`")
+        self.sentence = SentenceSettings.read(self.folder)
+        try:
+            self.tokenizer = Tokenizer.from_file(str(self.folder / TOKENIZER))
+        except Exception as error:  # what the package raises has no class of its own
+            raise EngineError(f"`{folder}` has no {TOKENIZER} that can be read ({error}); copy it again") from error
+        limits = (max_length, None if self.sentence is None else self.sentence.max_length, self._recorded_length())
+        self.max_length = min(limit for limit in (*limits, self.encoder.longest) if limit is not None)
+        if self.max_length < 1:
+            raise ConfigError(f"`max_length` is {max_length}; give 1 or more")
+        self.tokenizer.enable_truncation(self.max_length)
+        self.tokenizer.no_padding()
+
+    def __call__(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:
+        """Answer as `predict` does."""
+        return self.predict(texts, top_k)
+
+    def predict(self, texts: Text | Sequence[Text], top_k: int | None = 1) -> list[Any]:
+        """Labels of texts with their scores.
+
+        Args:
+            texts: One text or several; a tuple of two is read as a pair.
+            top_k: How many labels of each text, the best first; None for all.
+
+        Returns:
+            With a `top_k` of 1 a label and its score for each text; else a list of them for each, or that of the one
+            text.
+        """
+        if self.encoder.outputs != ("logits",) or not self.encoder.pools:
+            raise ConfigError(f"`{self.folder}` has no head that gives a text a label; ask it with `encode`")
+        if top_k is not None and top_k < 1:
+            raise ConfigError(f"`top_k` is {top_k}; give 1 or more")
+        scores = self._scores(self._run(_listed(texts)))
+        names = self.encoder.config.get("id2label", {})
+        labels = [str(names.get(str(number), f"LABEL_{number}")) for number in range(scores.shape[1])]
+        answers = []
+        for row in scores:
+            best = np.argsort(-row, kind="stable")[:top_k]
+            answers.append([{"label": labels[each], "score": float(row[each])} for each in best])
+        if top_k == 1:
+            return [answer[0] for answer in answers]
+        return answers[0] if isinstance(texts, str | tuple) else answers
+
+    def encode(
+        self, sentences: str | Sequence[str], batch_size: int = 32, normalize_embeddings: bool | None = None
+    ) -> Array:
+        """Vectors of texts.
+
+        Args:
+            sentences: One text, which gives one vector, or several.
+            batch_size: Texts of one forward; changes speed and memory only.
+            normalize_embeddings: Whether vectors are scaled to length 1; as the folder says when not given.
+        """
+        if self.encoder.outputs != ("last_hidden_state",):
+            raise ConfigError(f"`{self.folder}` has a head and gives no vectors; ask it with `predict`")
+        if batch_size < 1:
+            raise ConfigError(f"`batch_size` is {batch_size}; give 1 or more")
+        settings = self.sentence or SentenceSettings()
+        texts = [settings.prompt + text for text in ([sentences] if isinstance(sentences, str) else sentences)]
+        vectors = [
+            self._pool(rows, settings)
+            for first in range(0, len(texts), batch_size)
+            for rows in self._rows_of_each(texts[first : first + batch_size])
+        ]
+        if not vectors:
+            raise DataError("there is nothing to encode; give at least one text")
+        table = np.stack(vectors)
+        if settings.normalize if normalize_embeddings is None else normalize_embeddings:
+            table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-12)
+        return table[0] if isinstance(sentences, str) else table
+
+    def _run(self, texts: Sequence[Text]) -> Array:
+        read = self.tokenizer.encode_batch(list(texts))
+        types = [each.type_ids for each in read]
+        return self.encoder.run([each.ids for each in read], types if any(map(any, types)) else None)
+
+    def _rows_of_each(self, texts: list[str]) -> list[Array]:
+        read = self.tokenizer.encode_batch(texts)
+        rows = self.encoder.run([each.ids for each in read])
+        return np.split(rows, np.cumsum([len(each.ids) for each in read])[:-1])
+
+    def _pool(self, rows: Array, settings: SentenceSettings) -> Array:
+        ways: dict[str, Callable[[], Array]] = {
+            "mean": lambda: rows.mean(axis=0),
+            "cls": lambda: rows[0],
+            "max": lambda: rows.max(axis=0),
+        }
+        unknown = [way for way in settings.pooling if way not in ways]
+        if unknown:
+            raise EngineError(f"`{self.folder}` pools by `{unknown[0]}`; the engine has {', '.join(ways)}")
+        return np.concatenate([ways[way]() for way in settings.pooling])
+
+    def _scores(self, logits: Array) -> Array:
+        """Probabilities as Transformers' pipeline gives them."""
+        problem = self.encoder.config.get("problem_type")
+        if problem == "regression":
+            return logits
+        if problem == "multi_label_classification" or logits.shape[1] == 1:
+            return 1 / (1 + np.exp(-logits))
+        shifted: Array = np.exp(logits - logits.max(axis=1, keepdims=True))
+        shifted /= shifted.sum(axis=1, keepdims=True)
+        return shifted
+
+    def _recorded_length(self) -> int | None:
+        try:
+            settings = read_json(self.folder / TOKENIZER_SETTINGS, CONFIG_BYTES)
+        except (OSError, JsonError):
+            return None
+        length = settings.get("model_max_length") if isinstance(settings, dict) else None
+        return length if isinstance(length, int) and length > 0 else None
+
+
+def _listed(texts: Text | Sequence[Text]) -> list[Text]:
+    listed = [texts] if isinstance(texts, str | tuple) else list(texts)
+    if not listed:
+        raise DataError("there is nothing to answer; give at least one text")
+    return listed
