@@ -1,7 +1,7 @@
 // Which instruction sets this machine has, and what they need.
-#include <cstring>
+#include "dispatch.h"
 
-#include "kernels.h"
+#include <cstring>
 
 namespace slimformer {
 
@@ -12,24 +12,26 @@ extern const Kernels kAvx2;
 
 namespace {
 
-// Fastest first.
-const Kernels* const* known() {
-    static const Kernels* const all[] = {
 #if defined(__x86_64__)
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2 : nullptr,
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
-        &kPortable,
+
+}  // namespace
+
+const std::vector<InstructionSet>& instruction_sets() {
+    static const std::vector<InstructionSet> all = {
+#if defined(__x86_64__)
+        {&kAvx2, has_avx2()},
+#endif
+        {&kPortable, true},
     };
     return all;
 }
 
-}  // namespace
-
 const Kernels* find_kernels(const char* name) {
-    for (const Kernels* const* each = known();; each++) {
-        if (*each != nullptr && (name == nullptr || std::strcmp((*each)->name, name) == 0)) return *each;
-        if (*each == &kPortable) return nullptr;
-    }
+    for (const InstructionSet& set : instruction_sets())
+        if (set.is_here && (name == nullptr || std::strcmp(set.kernels->name, name) == 0)) return set.kernels;
+    return nullptr;
 }
 
 std::size_t attention_scratch(int length, int width) {

@@ -78,7 +78,4 @@ struct Kernels {
 // Bytes that `attend` needs for a sequence.
 std::size_t attention_scratch(int length, int width);
 
-// The fastest set that this machine has, or the one of a name (`avx2`, `portable`); null where it has none such.
-const Kernels* find_kernels(const char* name);
-
 }  // namespace slimformer
