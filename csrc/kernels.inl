@@ -143,7 +143,7 @@ void quantize(const float* x, int rows, int inputs, QuantizedRows out, int first
     }
 }
 
-// A tile of rows with one panel: sums, then scales, bias and activation, [rows][stride].
+// A tile of rows, or several whole ones, with one panel: sums, then scales, bias and activation, [rows][stride].
 template <int rows, bool unpacked>
 inline void tile_product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums,
                          const std::uint8_t* codes, const TernaryMatrix& w, int column, Activation activation,
@@ -171,12 +171,17 @@ template <bool unpacked>
 inline void panel_product(const QuantizedRows& x, int rows, const std::uint8_t* codes, const TernaryMatrix& w,
                           int column, Activation activation, float* out, int stride) {
     const std::size_t length = padded(w.inputs, kInputs);
-    for (int row = 0; row < rows; row += kRows) {
-        const auto run = [&](auto count) {
-            tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes,
-                                                           w, column, activation,
-                                                           out + static_cast<std::size_t>(row) * stride, stride);
-        };
+    int row = 0;
+    const auto run = [&](auto count) {
+        tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes, w,
+                                                       column, activation,
+                                                       out + static_cast<std::size_t>(row) * stride, stride);
+    };
+    if constexpr (unpacked && kTilesAtOnce > 1) {
+        constexpr int at_once = kTilesAtOnce * kRows;
+        for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
+    }
+    for (; row < rows; row += kRows) {
         switch (rows - row < kRows ? rows - row : kRows) {
             case 1: run(std::integral_constant<int, 1>()); break;
             case 2: run(std::integral_constant<int, 2>()); break;
