@@ -10,6 +10,7 @@
 
 #include <optional>
 
+#include "dispatch.h"
 #include "encoder.h"
 
 namespace nb = nanobind;
@@ -203,8 +204,8 @@ NB_MODULE(_native, module) {
 
     module.def("instruction_sets", [] {
         std::vector<std::string> names;
-        for (const char* name : {"avx2", "portable"})
-            if (find_kernels(name) != nullptr) names.emplace_back(name);
+        for (const InstructionSet& set : instruction_sets())
+            if (set.is_here) names.emplace_back(set.kernels->name);
         return names;
     });
     module.def("threads", [] { return pool().threads(); });

@@ -1,35 +1,62 @@
 // Which instruction sets this machine has, and what they need.
+#include "dispatch.h"
+
 #include <cstring>
 
-#include "kernels.h"
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace slimformer {
 
 extern const Kernels kPortable;
 #if defined(__x86_64__)
-extern const Kernels kAvx2;
+extern const Kernels kAvx2, kAvx512;
+#elif defined(__aarch64__)
+extern const Kernels kNeon;
 #endif
 
 namespace {
 
-// Fastest first.
-const Kernels* const* known() {
-    static const Kernels* const all[] = {
 #if defined(__x86_64__)
-        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2 : nullptr,
+bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+#elif defined(__aarch64__)
+bool has_dot_product() {
+#if defined(__APPLE__)
+    return true;
+#elif defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#else
+    return false;
 #endif
-        &kPortable,
+}
+#endif
+
+}  // namespace
+
+const std::vector<InstructionSet>& instruction_sets() {
+    static const std::vector<InstructionSet> all = {
+#if defined(__x86_64__)
+        {&kAvx512, has_avx512()},
+        {&kAvx2, has_avx2()},
+#elif defined(__aarch64__)
+        {&kNeon, has_dot_product()},
+#endif
+        {&kPortable, true},
     };
     return all;
 }
 
-}  // namespace
-
 const Kernels* find_kernels(const char* name) {
-    for (const Kernels* const* each = known();; each++) {
-        if (*each != nullptr && (name == nullptr || std::strcmp((*each)->name, name) == 0)) return *each;
-        if (*each == &kPortable) return nullptr;
-    }
+    for (const InstructionSet& set : instruction_sets())
+        if (set.is_here && (name == nullptr || std::strcmp(set.kernels->name, name) == 0)) return set.kernels;
+    return nullptr;
 }
 
 }  // namespace slimformer

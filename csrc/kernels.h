@@ -118,7 +118,5 @@ struct Kernels {
     void (*attend)(const Attention& attention, int sequence, int head, std::uint8_t* scratch);
 };
 
-// The fastest set that this machine has, or the one of a name (`avx2`, `portable`); null where it has none such.
-const Kernels* find_kernels(const char* name);
 
 }  // namespace slimformer

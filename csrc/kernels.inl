@@ -144,7 +144,7 @@ inline void with_count(int number, const Work& work) {
     work(std::integral_constant<int, most>());
 }
 
-// A tile of rows with one panel: sums, then scales, bias and activation, [rows][outputs].
+// A tile of rows, or several whole ones, with one panel: sums, then scales, bias and activation, [rows][outputs].
 template <int rows, bool unpacked>
 inline void tile_product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums,
                          const std::uint8_t* codes, const TernaryMatrix& w, int column, Activation activation,
@@ -172,13 +172,17 @@ template <bool unpacked>
 inline void panel_product(const QuantizedRows& x, int rows, const std::uint8_t* codes, const TernaryMatrix& w,
                           int column, Activation activation, float* out) {
     const std::size_t length = padded(w.inputs, kInputs);
-    for (int row = 0; row < rows; row += kRows) {
-        with_count<kRows>(rows - row, [&](auto count) {
-            tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes,
-                                                           w, column, activation,
-                                                           out + static_cast<std::size_t>(row) * w.outputs);
-        });
+    int row = 0;
+    const auto run = [&](auto count) {
+        tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes, w,
+                                                       column, activation,
+                                                       out + static_cast<std::size_t>(row) * w.outputs);
+    };
+    if constexpr (unpacked && kTilesAtOnce > 1) {
+        constexpr int at_once = kTilesAtOnce * kRows;
+        for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
     }
+    for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
 }
 
 void ternary(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out, int first,

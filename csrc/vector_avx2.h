@@ -5,9 +5,9 @@
 
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 
 #include "kernels.h"
+#include "unroll.h"
 
 namespace slimformer::avx2 {
 
@@ -111,17 +111,11 @@ inline void add_products(__m256i (&sums)[2], __m256i low, __m256i high, const st
     sums[1] = second;
 }
 
+// One tile of sums is all there is room for.
+constexpr int kTilesAtOnce = 1;
+
 // A product of two codes and two values is at most 2 * 2 * 127, so that 64 of them fit into 16 bits.
 constexpr int kStepsInSixteenBits = 64;
-
-// Calls `work` with 0, 1, … as constants: loops that are unrolled any later leave sums in memory.
-template <int count, class Work>
-inline __attribute__((always_inline)) void repeat(const Work& work) {
-    if constexpr (count > 0) {
-        repeat<count - 1>(work);
-        work(std::integral_constant<int, count - 1>());
-    }
-}
 
 // Sums of 16 bits of a tile, two to a column.
 template <int rows>

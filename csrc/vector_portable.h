@@ -83,6 +83,9 @@ inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* co
             for (int i = 0; i < 64; i++) *codes++ = panel[i] >> 2 * step & 3;
 }
 
+// Tiles of rows that `multiply` takes at once; where it takes two, `rows` is twice that of a tile.
+constexpr int kTilesAtOnce = 1;
+
 // Sums of products of a tile of rows with 16 columns of codes: [rows][16].
 template <int rows>
 inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* sums) {

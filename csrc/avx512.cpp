@@ -1,0 +1,14 @@
+// x86 with AVX-512 and VNNI. Compiled with these switched on; nothing in here runs before the processor was asked.
+#include <cmath>
+#include <type_traits>
+
+#include "vector_avx512.h"
+
+namespace slimformer {
+namespace avx512 {
+#include "kernels.inl"
+}  // namespace avx512
+
+extern const Kernels kAvx512 = {"avx512vnni", avx512::quantize, avx512::ternary, avx512::floats, avx512::norm, avx512::gate, avx512::attend};
+
+}  // namespace slimformer

@@ -1,0 +1,269 @@
+// Compares the kernels of all instruction sets with the portable ones, bit by bit, on random shapes and numbers.
+//
+//     agreement SEED CASES [NAME…]
+//
+// takes every set that this machine has, or those of the names, whether it has them or not (an emulation does not show
+// in what the processor says). It prints a line for each kernel with a checksum of the portable answers, which is the
+// same on every machine, and ends with 1 at the first difference.
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../dispatch.h"
+
+using namespace slimformer;
+
+namespace {
+
+std::vector<const Kernels*> compared;
+const Kernels* portable;
+
+// Numbers that are the same with every standard library, whose distributions are not.
+class Draw {
+   public:
+    explicit Draw(std::uint64_t seed) : engine_(seed) {}
+
+    int between(int least, int most) {
+        return least + static_cast<int>(engine_() % static_cast<std::uint64_t>(most - least + 1));
+    }
+    bool one_in(int count) { return between(1, count) == 1; }
+    // From -1 to 1.
+    float fraction() { return static_cast<float>(between(-(1 << 23), 1 << 23)) / static_cast<float>(1 << 23); }
+
+    // Floats of one size; in some draws with an odd number or two among them, in some others with nothing else.
+    std::vector<float> floats(std::size_t count) {
+        if (one_in(10)) return odd_numbers(count);
+        const int size = one_in(4) ? between(-140, 120) : between(-10, 10);
+        const bool has_odd = one_in(3);
+        std::vector<float> result(count);
+        for (float& each : result)
+            each = has_odd && one_in(static_cast<int>(count)) ? odd_number() : std::ldexp(fraction(), size);
+        return result;
+    }
+    std::vector<float> odd_numbers(std::size_t count) {
+        std::vector<float> result(count);
+        for (float& each : result) each = odd_number();
+        return result;
+    }
+
+   private:
+    float odd_number() {
+        constexpr float infinity = std::numeric_limits<float>::infinity();
+        const float all[] = {0.0f,  -0.0f,  infinity, -infinity, std::numeric_limits<float>::quiet_NaN(), 1e-45f, 1e-38f,
+                             3e38f, -3e38f, 0.5f,     1e-6f,     88.0f,                                   -87.3f, 4.0f};
+        return all[between(0, static_cast<int>(std::size(all)) - 1)];
+    }
+
+    std::mt19937_64 engine_;
+};
+
+// FNV-1a over the bits of all answers; every NaN counts as the same one, since processors give it different bits.
+class Checksum {
+   public:
+    void add(std::uint32_t bits) { state_ = (state_ ^ bits) * 1099511628211u; }
+    unsigned long long value() const { return state_; }
+
+   private:
+    std::uint64_t state_ = 14695981039346656037u;
+};
+
+std::uint32_t bits_of(float x) {
+    if (std::isnan(x)) return 0x7FC00000u;
+    std::uint32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+std::uint32_t bits_of(std::int32_t x) { return static_cast<std::uint32_t>(x); }
+std::uint32_t bits_of(std::int8_t x) { return static_cast<std::uint8_t>(x); }
+
+template <class Number>
+void expect_same(const std::vector<Number>& answer, const std::vector<Number>& expected, const char* set,
+                 const char* what, const std::string& shape) {
+    for (std::size_t i = 0; i < expected.size(); i++) {
+        if (bits_of(answer[i]) == bits_of(expected[i])) continue;
+        std::printf("%s: %s differ at %zu (%s): %.9g, but %.9g by the portable one\n", set, what, i, shape.c_str(),
+                    static_cast<double>(answer[i]), static_cast<double>(expected[i]));
+        std::exit(1);
+    }
+}
+
+// Runs `answer` with each set and compares what it returns; the place behind each array is part of it.
+template <class Answer>
+void compare(const char* what, const std::string& shape, Checksum& checksum, const Answer& answer) {
+    const auto expected = answer(*portable);
+    for (const auto each : expected) checksum.add(bits_of(each));
+    for (const Kernels* set : compared) expect_same(answer(*set), expected, set->name, what, shape);
+}
+
+std::string text(std::initializer_list<int> sizes) {
+    std::string result;
+    for (int size : sizes) result += (result.empty() ? "" : " x ") + std::to_string(size);
+    return result;
+}
+
+int tiles_of(int rows) { return (rows + kRows - 1) / kRows; }
+
+// Room behind an array, which must stay as it is.
+constexpr std::size_t kBehind = 32;
+
+struct Rows {
+    std::vector<std::int8_t> values;
+    std::vector<float> scales;
+    std::vector<std::int32_t> sums;
+
+    Rows(int rows, int inputs)
+        : values(rows * padded(inputs, kInputs) + kBehind, 77), scales(rows + kBehind, 77), sums(rows + kBehind, 77) {}
+    QuantizedRows view() { return {values.data(), scales.data(), sums.data()}; }
+};
+
+Rows quantized(const Kernels& kernels, const std::vector<float>& x, int rows, int inputs) {
+    Rows result(rows, inputs);
+    kernels.quantize(x.data(), rows, inputs, result.view(), 0, tiles_of(rows));
+    return result;
+}
+
+int draw_inputs(Draw& draw) { return draw.one_in(30) ? draw.between(600, 5000) : draw.between(1, 600); }
+
+void check_quantize(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 40), inputs = draw_inputs(draw);
+    const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
+    const std::string shape = text({rows, inputs});
+    compare("bytes of rows", shape, checksum, [&](const Kernels& set) { return quantized(set, x, rows, inputs).values; });
+    compare("scales of rows", shape, checksum, [&](const Kernels& set) { return quantized(set, x, rows, inputs).scales; });
+    compare("sums of rows", shape, checksum, [&](const Kernels& set) { return quantized(set, x, rows, inputs).sums; });
+}
+
+void check_ternary(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 40), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
+    const int panels = (outputs + kColumns - 1) / kColumns;
+    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const std::size_t length = padded(inputs, kInputs), columns = padded(outputs, kColumns);
+    const bool extreme = draw.one_in(10);  // every sum as far from 0 as it can be
+    const bool zeros = !extreme && draw.one_in(10);  // so that the bias is what is activated
+    std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
+    if (extreme || zeros) x.assign(x.size(), zeros ? 0.0f : draw.fraction());
+    std::vector<std::uint8_t> codes(columns * length / 4);
+    for (std::uint8_t& byte : codes)
+        for (int step = 0; step < 4; step++)
+            byte = static_cast<std::uint8_t>(byte | (extreme ? 2 : draw.between(0, 2)) << 2 * step);
+    const std::vector<float> scales = draw.floats(columns);
+    const std::vector<float> bias = zeros ? draw.odd_numbers(columns) : draw.floats(columns);
+    const TernaryMatrix w = {outputs, inputs, codes.data(), scales.data(), bias.data()};
+    Rows activations = quantized(*portable, x, rows, inputs);
+    compare("products", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
+        std::vector<std::uint8_t> scratch(length * kColumns);
+        set.ternary(activations.view(), rows, w, activation, out.data(), 0, panels, scratch.data());
+        return out;
+    });
+}
+
+void check_floats(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 20), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
+    const int panels = (outputs + kColumns - 1) / kColumns;
+    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
+    const std::vector<float> weights = draw.floats(static_cast<std::size_t>(panels) * kColumns * inputs);
+    const std::vector<float> bias = draw.floats(static_cast<std::size_t>(panels) * kColumns);
+    const FloatMatrix w = {outputs, inputs, weights.data(), bias.data()};
+    compare("products of floats", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
+        set.floats(x.data(), rows, w, activation, out.data(), 0, panels);
+        return out;
+    });
+}
+
+void check_gate(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 8), width = draw.between(1, 200);
+    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * 2 * width);
+    compare("gates", text({rows, width}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(static_cast<std::size_t>(rows) * width + kBehind, 77.0f);
+        set.gate(x.data(), width, activation, out.data(), 0, rows);
+        return out;
+    });
+}
+
+void check_norm(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 8), width = draw.between(1, 800);
+    const std::size_t count = static_cast<std::size_t>(rows) * width;
+    const std::vector<float> x = draw.floats(count), residual = draw.floats(count);
+    const std::vector<float> weight = draw.floats(width), bias = draw.floats(width);
+    const bool alone = draw.one_in(2), in_place = draw.one_in(2);
+    const Norm norm = {weight.data(), bias.data(), draw.one_in(2) ? 1e-5f : 1e-12f};
+    compare("norms", text({rows, width}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(count + kBehind, 77.0f);
+        if (in_place) std::copy(x.begin(), x.end(), out.begin());
+        set.norm(in_place ? out.data() : x.data(), alone ? nullptr : residual.data(), width, norm, out.data(), 0, rows);
+        return out;
+    });
+}
+
+void check_attend(Draw& draw, Checksum& checksum) {
+    const int heads = draw.between(1, 3), width = draw.between(1, 80), sequences = draw.between(1, 3);
+    std::vector<std::int32_t> starts = {0};
+    int longest = 0;
+    for (int i = 0; i < sequences; i++) {
+        const int length = draw.between(1, 70);
+        longest = length > longest ? length : longest;
+        starts.push_back(starts.back() + length);
+    }
+    const std::size_t count = static_cast<std::size_t>(starts.back()) * heads * width;
+    const std::vector<float> qkv = draw.floats(3 * count);
+    Attention attention = {qkv.data(), nullptr, starts.data(), heads, width, 1.0f / std::sqrt(static_cast<float>(width))};
+    attention.rounded = draw.one_in(2);
+    attention.window = draw.one_in(3) ? draw.between(1, 40) : 0;
+    attention.longest = longest + draw.between(0, 5);
+    const std::vector<float> bias = draw.floats(heads * bias_row(attention.longest));
+    if (draw.one_in(3)) attention.bias = bias.data();
+    compare("attentions", text({starts.back(), heads, width}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(count + kBehind, 77.0f);
+        std::vector<std::uint8_t> scratch(HeadScratch(nullptr, longest, width, attention.rounded).bytes);
+        Attention here = attention;
+        here.out = out.data();
+        for (int part = 0; part < sequences * heads; part++) set.attend(here, part / heads, part % heads, scratch.data());
+        return out;
+    });
+}
+
+void choose(int count, char** names) {
+    portable = find_kernels("portable");
+    for (const InstructionSet& set : instruction_sets()) {
+        bool chosen = count == 0 && set.is_here;
+        for (int i = 0; i < count; i++) chosen = chosen || std::strcmp(names[i], set.kernels->name) == 0;
+        if (chosen && set.kernels != portable) compared.push_back(set.kernels);
+    }
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+    if (count < 3) {
+        std::fprintf(stderr, "usage: agreement SEED CASES [NAME...]\n");
+        return 2;
+    }
+    const std::uint64_t seed = std::strtoull(arguments[1], nullptr, 10);
+    const int cases = std::atoi(arguments[2]);
+    choose(count - 3, arguments + 3);
+    std::printf("compared:");
+    for (const Kernels* set : compared) std::printf(" %s", set->name);
+    std::printf("\n");
+    const struct {
+        const char* name;
+        void (*check)(Draw&, Checksum&);
+    } kernels[] = {{"quantize", check_quantize}, {"ternary", check_ternary}, {"floats", check_floats},
+                   {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}};
+    for (const auto& kernel : kernels) {
+        Draw draw(seed);
+        Checksum checksum;
+        for (int i = 0; i < cases; i++) kernel.check(draw, checksum);
+        std::printf("%s: %d cases, checksum %016llx\n", kernel.name, cases, checksum.value());
+        std::fflush(stdout);
+    }
+    return 0;
+}
