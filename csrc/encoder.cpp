@@ -7,7 +7,7 @@ namespace slimformer {
 
 namespace {
 
-void grow(std::vector<float>& floats, std::size_t size) {
+void grow(Memory<float>& floats, std::size_t size) {
     if (floats.size() < size) floats.resize(size);
 }
 
@@ -23,9 +23,9 @@ void turn(float* x, const float* cosines, const float* sines, int half) {
 }  // namespace
 
 struct Encoder::Workspace {
-    std::vector<float> hidden, normed, wide, gated, context, narrow, pooled[2];
+    Memory<float> hidden, normed, wide, gated, context, narrow, pooled[2];
     RoundedRows rows, wide_rows;
-    std::vector<std::vector<std::uint8_t>> scratch;  // of each thread
+    std::vector<Memory<std::uint8_t>> scratch;  // of each thread
 
     void hold(const Encoder& encoder, const Input& input, int threads) {
         const Shape& shape = encoder.shape_;
@@ -307,7 +307,7 @@ void Encoder::answer(const Kernels& kernels, const Input& input, Workspace& work
     const int hidden = shape_.hidden;
     const float* x = final_norm_ ? work.normed.data() : work.hidden.data();
     const int count = pooling_ == Pooling::tokens ? input.tokens() : input.sequences;
-    std::vector<float>* pooled = work.pooled;
+    Memory<float>* pooled = work.pooled;
     grow(pooled[0], static_cast<std::size_t>(count) * hidden);
     for (int i = 0; i < count; i++) {
         float* to = pooled[0].data() + static_cast<std::size_t>(i) * hidden;
@@ -331,7 +331,7 @@ void Encoder::answer(const Kernels& kernels, const Input& input, Workspace& work
             rounded.hold(count, matrix.inputs());
             kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
         }
-        std::vector<std::uint8_t> scratch(matrix.scratch());
+        Memory<std::uint8_t> scratch(matrix.scratch());
         matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
         if (layer.norm) kernels.norm(to, nullptr, matrix.outputs(), layer.norm.view(), to, 0, count);
         here = 1 - here;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,6 +18,25 @@ namespace slimformer {
 struct InputError : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
 };
+
+// Memory that begins where a line of the cache does, so that a vector of floats never lies in two.
+template <class Number>
+struct LineAllocator {
+    using value_type = Number;
+    static constexpr std::align_val_t kLine{64};
+
+    LineAllocator() = default;
+    template <class Other>
+    LineAllocator(const LineAllocator<Other>&) {}
+
+    Number* allocate(std::size_t count) { return static_cast<Number*>(::operator new(count * sizeof(Number), kLine)); }
+    void deallocate(Number* memory, std::size_t) { ::operator delete(memory, kLine); }
+    bool operator==(const LineAllocator&) const { return true; }
+    bool operator!=(const LineAllocator&) const { return false; }
+};
+
+template <class Number>
+using Memory = std::vector<Number, LineAllocator<Number>>;
 
 // How codes lie in the bytes of a file: digits of a base, the first one lowest, code = digit + lowest.
 struct Layout {
@@ -46,9 +66,9 @@ class RoundedRows {
     QuantizedRows view() { return {values_.data(), scales_.data(), sums_.data()}; }
 
    private:
-    std::vector<std::int8_t> values_;
-    std::vector<float> scales_;
-    std::vector<std::int32_t> sums_;
+    Memory<std::int8_t> values_;
+    Memory<float> scales_;
+    Memory<std::int32_t> sums_;
 };
 
 constexpr int parts_of(int count, int size) { return (count + size - 1) / size; }
@@ -86,10 +106,10 @@ class Matrix {
     int outputs_;
     int inputs_;
     Numbers numbers_;
-    std::vector<std::uint8_t> codes_;
-    std::vector<float> floats_;
-    std::vector<float> scales_;
-    std::vector<float> bias_;
+    Memory<std::uint8_t> codes_;
+    Memory<float> floats_;
+    Memory<float> scales_;
+    Memory<float> bias_;
 };
 
 using SharedMatrix = std::shared_ptr<const Matrix>;

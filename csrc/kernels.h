@@ -16,7 +16,7 @@ constexpr int kRows = 6;
 constexpr int kInputs = 16;
 constexpr int kLanes = 16;
 
-constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
+static constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
 
 enum class Activation : int { none, gelu, relu, silu, tanh };
 
@@ -62,7 +62,9 @@ struct Attention {
 };
 
 // Floats of one head in a table of biases; the last ones are read with their neighbours and then left out.
-constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }
+static constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }
+
+namespace {  // compiled with other instructions in the file of each set, so no two may be taken for one
 
 // Where the parts of the scratch of one head lie, and how many bytes they take together.
 struct HeadScratch {
@@ -87,6 +89,8 @@ struct HeadScratch {
         weights = static_cast<float*>(take(4 * 4 * all));
     }
 };
+
+}  // namespace
 
 struct Norm {
     const float* weight = nullptr;

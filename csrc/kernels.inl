@@ -270,7 +270,7 @@ void norm(const float* x, const float* residual, int width, const Norm& norm, fl
 }
 
 // What a score is where a key is not seen.
-constexpr float kUnseen = -3.4e38f;
+constexpr float kUnseen = -INFINITY;
 
 // One head of a row as int16, pairs [pairs][stride][2], and the scale that undoes it.
 inline float round_head(const float* from, int width, std::int16_t* to, int stride) {

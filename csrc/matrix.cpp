@@ -96,7 +96,7 @@ void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const flo
     RoundedRows rounded;
     if (rounds()) rounded.hold(rows, inputs_);
     // Nothing in a parallel region may throw: the others would wait for ever.
-    std::vector<std::vector<std::uint8_t>> memory(std::max(1, std::min(threads, pool.threads())));
+    std::vector<Memory<std::uint8_t>> memory(std::max(1, std::min(threads, pool.threads())));
     for (auto& each : memory) each.resize(scratch());
     pool.run(threads, [&](Team& team, int thread) {
         if (rounds())
