@@ -22,8 +22,9 @@ from slimformer import Anatomy, models
 from slimformer.artifact import pack
 from slimformer.formats import PackedWeight, find_format
 from slimformer.integrations.onnx import to_onnx
+from slimformer.runtime.checkpoint import Checkpoint
 from slimformer.runtime.encoder import NativeEncoder
-from slimformer.runtime.native import describe_runtime, is_built, kernels
+from slimformer.runtime.native import describe_runtime, is_built
 from slimformer.runtime.onnx import OnnxSession
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
 
@@ -50,11 +51,9 @@ def products(tiny: bool) -> dict[str, Any]:
     measured: dict[str, dict[str, float]] = {}
     for inputs, outputs in ((32, 48),) if tiny else PRODUCTS:
         codes = torch.from_numpy(draw.integers(-1, 2, (outputs, inputs)).astype(np.int8))
-        packed = PackedWeight.of(find_format("ternary"), codes, torch.ones(outputs, 1))
-        matrix = kernels().Matrix(outputs, inputs)
-        layout = packed.layout
-        scales = np.ones(outputs, np.float32)
-        matrix.set_codes(0, packed.codes.numpy(), layout.base, layout.digits, layout.lowest, scales, None)
+        packed = PackedWeight.of(find_format("ternary"), codes, torch.ones(outputs, 1)).tensors("x.weight")
+        stored = {name: tensor.numpy() for name, tensor in packed.items()}
+        matrix = Checkpoint("x", stored, all_biased=False).matrix("x", inputs=inputs)
         batches = {rows: draw.standard_normal((rows, inputs)).astype(np.float32) for rows in ROWS}
         runs = {str(rows): lambda x=x, matrix=matrix: matrix.multiply(x) for rows, x in batches.items()}
         seconds = in_turn(runs, rounds=1 if tiny else 15)

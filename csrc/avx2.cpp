@@ -9,6 +9,6 @@ namespace avx2 {
 #include "kernels.inl"
 }  // namespace avx2
 
-extern const Kernels kAvx2 = {"avx2", avx2::quantize, avx2::ternary, avx2::floats, avx2::norm, avx2::gate, avx2::attend};
+extern const Kernels kAvx2 = {"avx2", avx2::quantize, avx2::codes, avx2::floats, avx2::norm, avx2::gate, avx2::attend};
 
 }  // namespace slimformer

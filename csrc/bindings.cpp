@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -68,12 +69,29 @@ Answer make_answer(std::size_t rows, std::size_t columns) {
     return Answer(memory, {rows, columns}, owner);
 }
 
-PackedRows packed_rows(const Array<std::uint8_t, 2>& codes, int columns, int base, int digits, int lowest) {
-    need(base >= 2 && digits >= 1 && columns >= 1, "a layout without digits");
-    int most = 1;
-    for (int i = 0; i < digits; i++) need((most *= base) <= 256, "digits that do not fit into a byte");
-    const PackedRows rows = {codes.data(), static_cast<int>(codes.shape(0)), columns, {base, digits, lowest}};
+// A layout as Python tells it: base, digits, lowest code, stride, bytes, and the first and last code that is used.
+using LayoutNumbers = std::tuple<int, int, int, int, int, int, int>;
+
+Layout layout_of(const LayoutNumbers& numbers) {
+    const auto [base, digits, lowest, stride, bytes, first, last] = numbers;
+    need(base >= 2 && base <= 256 && digits >= 1 && stride >= 1 && stride <= 256 && bytes >= 1 && bytes <= 7,
+         "a layout without digits");
+    std::uint64_t most = 1;
+    for (int i = 0; i < digits; i++) need((most *= base) <= std::uint64_t{1} << 8 * bytes, "digits that do not fit");
+    const int highest = lowest + (base - 1) * stride;
+    need(lowest >= -128 && highest <= 127 && first >= lowest && last > first && last <= highest &&
+             (first - lowest) % stride == 0 && (last - first) % stride == 0,
+         "codes that no digit stands for");
+    return {base, digits, lowest, stride, bytes, first, last};
+}
+
+PackedRows packed_rows(const Array<std::uint8_t, 2>& codes, const Array<float, 2>& scales, int columns, int group,
+                       const LayoutNumbers& layout) {
+    need(columns >= 1 && group >= 1, "rows without columns");
+    const PackedRows rows = {codes.data(), scales.data(), static_cast<int>(codes.shape(0)), columns, group,
+                             layout_of(layout)};
     need(codes.shape(0) < 1u << 31 && codes.shape(1) == rows.row_bytes(), "codes of another number of columns");
+    need(scales.shape(0) == codes.shape(0) && scales.shape(1) == rows.groups(), "one scale for each row and group");
     return rows;
 }
 
@@ -82,11 +100,10 @@ const float* bias_of(const std::optional<Array<float, 1>>& bias, std::size_t row
     return bias ? bias->data() : nullptr;
 }
 
-void set_codes(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, int base, int digits, int lowest,
-               const Array<float, 1>& scales, const std::optional<Array<float, 1>>& bias) {
-    const PackedRows rows = packed_rows(codes, matrix.inputs(), base, digits, lowest);
-    need(scales.size() == codes.shape(0), "one scale for each row");
-    matrix.set_rows(first, rows, scales.data(), bias_of(bias, codes.shape(0)));
+void set_codes(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, const Array<float, 2>& scales, int group,
+               const LayoutNumbers& layout, const std::optional<Array<float, 1>>& bias) {
+    const PackedRows rows = packed_rows(codes, scales, matrix.inputs(), group, layout);
+    matrix.set_rows(first, rows, bias_of(bias, codes.shape(0)));
 }
 
 void set_floats(Matrix& matrix, int first, const Array<float, 2>& rows, const std::optional<Array<float, 1>>& bias) {
@@ -133,7 +150,7 @@ struct BoundEncoder {
     std::vector<nb::object> tables;
 };
 
-// Rows to look up: nothing, floats, or codes with scales, base, digits and lowest code.
+// Rows to look up: nothing, floats, or codes with scales, columns, columns of a group, and layout.
 Table table_of(nb::handle given) {
     Table table;
     if (given.is_none()) return table;
@@ -146,13 +163,10 @@ Table table_of(nb::handle given) {
         return table;
     }
     const nb::tuple parts = nb::cast<nb::tuple>(given);
-    need(parts.size() == 6, "codes, scales, columns, base, digits and lowest code of a packed table");
-    const auto codes = nb::cast<Array<std::uint8_t, 2>>(parts[0], false);
-    const auto scales = nb::cast<Array<float, 1>>(parts[1], false);
+    need(parts.size() == 5, "codes, scales, columns, columns of a group and layout of a packed table");
     table.columns = nb::cast<int>(parts[2]);
-    table.packed = packed_rows(codes, table.columns, nb::cast<int>(parts[3]), nb::cast<int>(parts[4]), nb::cast<int>(parts[5]));
-    need(scales.size() == codes.shape(0), "one scale for each row");
-    table.scales = scales.data();
+    table.packed = packed_rows(nb::cast<Array<std::uint8_t, 2>>(parts[0], false), nb::cast<Array<float, 2>>(parts[1], false),
+                               table.columns, nb::cast<int>(parts[3]), nb::cast<LayoutNumbers>(parts[4]));
     table.rows = table.packed.rows;
     return table;
 }
@@ -211,18 +225,19 @@ NB_MODULE(_native, module) {
     module.def("threads", [] { return pool().threads(); });
 
     nb::class_<Matrix>(module, "Matrix")
+        .def(nb::init<int, int>(), nb::arg("outputs"), nb::arg("inputs"))
         .def(
             "__init__",
-            [](Matrix* self, int outputs, int inputs, const std::string& numbers) {
-                new (self) Matrix(outputs, inputs, named<Numbers>("kind of numbers", numbers, {"ternary", "floats"}));
+            [](Matrix* self, int outputs, int inputs, const LayoutNumbers& layout, int group) {
+                new (self) Matrix(outputs, inputs, layout_of(layout), group);
             },
-            nb::arg("outputs"), nb::arg("inputs"), nb::arg("numbers") = "ternary")
+            nb::arg("outputs"), nb::arg("inputs"), nb::arg("layout"), nb::arg("group"))
         .def_prop_ro("outputs", &Matrix::outputs)
         .def_prop_ro("inputs", &Matrix::inputs)
         .def_prop_ro("bytes", &Matrix::bytes)
         .def_prop_ro("rounds", &Matrix::rounds)
-        .def("set_codes", &set_codes, nb::arg("first"), nb::arg("codes"), nb::arg("base"), nb::arg("digits"),
-             nb::arg("lowest"), nb::arg("scales"), nb::arg("bias").none())
+        .def("set_codes", &set_codes, nb::arg("first"), nb::arg("codes"), nb::arg("scales"), nb::arg("group"),
+             nb::arg("layout"), nb::arg("bias").none())
         .def("set_floats", &set_floats, nb::arg("first"), nb::arg("rows"), nb::arg("bias").none())
         .def("multiply", &multiply, nb::arg("x"), nb::arg("activation") = "none", nb::arg("threads") = 1,
              nb::arg("isa") = "");

@@ -19,6 +19,8 @@ struct InputError : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
 };
 
+constexpr int parts_of(int count, int size) { return (count + size - 1) / size; }
+
 // Memory that begins where a line of the cache does, so that a vector of floats never lies in two.
 template <class Number>
 struct LineAllocator {
@@ -38,21 +40,29 @@ struct LineAllocator {
 template <class Number>
 using Memory = std::vector<Number, LineAllocator<Number>>;
 
-// How codes lie in the bytes of a file: digits of a base, the first one lowest, code = digit + lowest.
+// How codes lie in the bytes of a file: units of some bytes, the lowest first, hold digits of a base, the first one
+// lowest, and code = stride * digit + lowest. Of the codes that digits can stand for, those from `first` to `last` are used.
 struct Layout {
     int base = 0;
     int digits = 0;
     int lowest = 0;
+    int stride = 1;
+    int bytes = 1;
+    int first = 0;
+    int last = 0;
 };
 
-// Rows of codes as a file holds them, with one scale for each row.
+// Rows of codes as a file holds them, with scales for groups of columns.
 struct PackedRows {
     const std::uint8_t* codes = nullptr;
+    const float* scales = nullptr;  // [rows][columns / group, rounded up]
     int rows = 0;
     int columns = 0;
+    int group = 0;
     Layout layout;
 
-    std::size_t row_bytes() const { return (columns + layout.digits - 1) / layout.digits; }
+    std::size_t row_bytes() const { return parts_of(columns, layout.digits) * static_cast<std::size_t>(layout.bytes); }
+    std::size_t groups() const { return parts_of(columns, group); }
 };
 
 // Rows of activations that are rounded to int8, and the memory for them.
@@ -71,26 +81,24 @@ class RoundedRows {
     Memory<std::int32_t> sums_;
 };
 
-constexpr int parts_of(int count, int size) { return (count + size - 1) / size; }
-
-enum class Numbers : int { ternary, floats };
-
 // A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
-    Matrix(int outputs, int inputs, Numbers numbers);
+    // Of floats, or of the codes of a layout with scales for groups of inputs.
+    Matrix(int outputs, int inputs);
+    Matrix(int outputs, int inputs, const Layout& layout, int group);
 
-    // Set rows from `first` on; scales and bias have one float for each row, and there may be no bias.
-    void set_rows(int first, const PackedRows& rows, const float* scales, const float* bias);
+    // Set rows from `first` on; a bias has one float for each row, and there may be none.
+    void set_rows(int first, const PackedRows& rows, const float* bias);
     void set_rows(int first, const float* rows, int count, const float* bias);
 
     int outputs() const { return outputs_; }
     int inputs() const { return inputs_; }
     // Whether rows that it is multiplied with are rounded to int8 before.
-    bool rounds() const { return numbers_ == Numbers::ternary; }
+    bool rounds() const { return rounds_; }
     std::size_t bytes() const;
     // Bytes that each thread needs for a product.
-    std::size_t scratch() const { return rounds() ? padded(inputs_, kInputs) * kColumns : 0; }
+    std::size_t scratch() const { return rounds() ? digit_bytes(inputs_, codes_.bits) : 0; }
 
     // activation(x W^T + bias) by all threads of a team; of `x` and `rounded` one is read.
     void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
@@ -105,8 +113,9 @@ class Matrix {
 
     int outputs_;
     int inputs_;
-    Numbers numbers_;
-    Memory<std::uint8_t> codes_;
+    bool rounds_;
+    CodeMatrix codes_;  // but for its pointers
+    Memory<std::uint8_t> panels_;
     Memory<float> floats_;
     Memory<float> scales_;
     Memory<float> bias_;
@@ -117,7 +126,6 @@ using SharedMatrix = std::shared_ptr<const Matrix>;
 // Rows that are looked up: codes with scales, or floats. The memory is the caller's.
 struct Table {
     PackedRows packed;
-    const float* scales = nullptr;  // [rows]
     const float* floats = nullptr;  // [rows][columns]
     int rows = 0;
     int columns = 0;

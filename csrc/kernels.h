@@ -20,15 +20,28 @@ static constexpr std::size_t padded(std::size_t count, std::size_t unit) { retur
 
 enum class Activation : int { none, gelu, relu, silu, tanh };
 
-// A matrix of codes -1, 0 and 1, [outputs, inputs], in panels: 16 outputs and 16 inputs take 64 bytes, in which byte
-// 4 * output + input % 4 holds the codes + 1 of the inputs i, i + 4, i + 8 and i + 12, the first in the lowest bits.
-struct TernaryMatrix {
+// A matrix of codes, [outputs, inputs], each a digit that stands for `stride * digit + lowest`, in panels of 16 outputs.
+// 16 outputs and 16 inputs with digits of 2 bits take 64 bytes, in which byte 4 * output + input % 4 holds the digits of
+// the inputs i, i + 4, i + 8 and i + 12, the first in the lowest bits. With 4 bits they take 128 bytes: i and i + 4 in the
+// first half, i + 8 and i + 12 in the second. Digits of 8 bits are two of 4, the lower ones of all inputs before the others.
+struct CodeMatrix {
     int outputs = 0;
     int inputs = 0;
-    const std::uint8_t* panels = nullptr;  // [outputs / 16][inputs / 16][64], both rounded up
-    const float* scales = nullptr;         // [outputs, rounded up to 16]
-    const float* bias = nullptr;           // alike
+    int bits = 2;
+    int most = 2;  // the largest digit
+    int stride = 1;
+    int lowest = -1;
+    int group = 0;  // inputs that share scales, a multiple of 16
+    const std::uint8_t* panels = nullptr;
+    const float* scales = nullptr;  // [inputs / group, rounded up][outputs, rounded up to 16]
+    const float* bias = nullptr;    // [outputs, rounded up to 16]
 };
+
+// Bytes of the panels of 16 outputs, and of the same with a digit to a byte.
+static constexpr std::size_t panel_bytes(std::size_t inputs, int bits) { return padded(inputs, kInputs) * 2 * bits; }
+static constexpr std::size_t digit_bytes(std::size_t inputs, int bits) {
+    return padded(inputs, kInputs) * kColumns * (bits == 8 ? 2 : 1);
+}
 
 // A matrix of floats, [outputs, inputs], in panels of 16 outputs.
 struct FloatMatrix {
@@ -64,8 +77,6 @@ struct Attention {
 // Floats of one head in a table of biases; the last ones are read with their neighbours and then left out.
 static constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }
 
-namespace {  // compiled with other instructions in the file of each set, so no two may be taken for one
-
 // Where the parts of the scratch of one head lie, and how many bytes they take together.
 struct HeadScratch {
     void* keys;        // int16 [length / 16][pairs][16][2] where they are rounded, else float [length / 16][width][16]
@@ -75,7 +86,8 @@ struct HeadScratch {
     float* weights;    // [4][length, rounded up to 16]
     std::size_t bytes = 0;
 
-    HeadScratch(std::uint8_t* memory, int length, int width, bool rounded) {
+    // Inlined, since each set compiles it with other instructions, and a linker would keep one for all.
+    __attribute__((always_inline)) HeadScratch(std::uint8_t* memory, int length, int width, bool rounded) {
         const std::size_t all = padded(length, kLanes), operand = rounded ? 2 * padded(width, 2) : 4 * width;
         const auto take = [&](std::size_t size) {
             const std::uintptr_t place = reinterpret_cast<std::uintptr_t>(memory) + bytes;
@@ -90,8 +102,6 @@ struct HeadScratch {
     }
 };
 
-}  // namespace
-
 struct Norm {
     const float* weight = nullptr;
     const float* bias = nullptr;
@@ -104,9 +114,9 @@ struct Kernels {
     // Tiles `first` to `last` of rows of `inputs` floats.
     void (*quantize)(const float* x, int rows, int inputs, QuantizedRows out, int first, int last);
 
-    // Panels `first` to `last` of activation(x W^T * scales + bias), [rows][outputs]; `scratch` has 16 bytes an input.
-    void (*ternary)(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out,
-                    int first, int last, std::uint8_t* scratch);
+    // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs]; `scratch` has `digit_bytes`.
+    void (*codes)(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first,
+                  int last, std::uint8_t* scratch);
 
     // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs], for [rows][inputs] floats.
     void (*floats)(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first,

@@ -144,59 +144,93 @@ inline void with_count(int number, const Work& work) {
     work(std::integral_constant<int, most>());
 }
 
-// A tile of rows, or several whole ones, with one panel: sums, then scales, bias and activation, [rows][outputs].
-template <int rows, bool unpacked>
-inline void tile_product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums,
-                         const std::uint8_t* codes, const TernaryMatrix& w, int column, Activation activation,
-                         float* out) {
-    alignas(64) std::int32_t sums[rows * kColumns];
-    const int inputs = static_cast<int>(padded(w.inputs, kInputs));
-    if constexpr (unpacked)
-        multiply<rows>(x, codes, inputs, sums);
-    else
-        multiply_packed<rows>(x, codes, inputs, sums);
-    const Floats scales = load(w.scales + column), bias = load(w.bias + column);
-    for (int row = 0; row < rows; row++) {
-        // Codes are stored as code + 1; what that adds is the sum of the row.
-        for (int i = 0; i < kColumns; i++) sums[row * kColumns + i] -= row_sums[row];
-        const Floats scaled = from_integers(sums + row * kColumns) * fill(row_scales[row]);
-        const Floats y = activate(fma(scaled, scales, bias), activation);
-        store_part(out + static_cast<std::size_t>(row) * w.outputs, y, w.outputs - column);
-    }
-}
+// Steps of four inputs after which sums of 16 bits may be full, where a set has such.
+inline int steps_in_sixteen_bits(int most) { return 32767 / (2 * 127 * most) / 4 * 4; }
 
-// From so many rows on, a panel is unpacked once for all of them.
+// From so many rows on, a panel of 2 bits is unpacked once for all of them.
 constexpr int kRowsToUnpack = 12;
 
-template <bool unpacked>
-inline void panel_product(const QuantizedRows& x, int rows, const std::uint8_t* codes, const TernaryMatrix& w,
-                          int column, Activation activation, float* out) {
-    const std::size_t length = padded(w.inputs, kInputs);
-    int row = 0;
-    const auto run = [&](auto count) {
-        tile_product<decltype(count)::value, unpacked>(x.values + row * length, x.scales + row, x.sums + row, codes, w,
-                                                       column, activation,
-                                                       out + static_cast<std::size_t>(row) * w.outputs);
-    };
-    if constexpr (unpacked && kTilesAtOnce > 1) {
-        constexpr int at_once = kTilesAtOnce * kRows;
-        for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
-    }
-    for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
-}
+// One panel of a matrix: as it is stored, or with a digit to a byte.
+struct Panel {
+    const CodeMatrix& w;
+    const int column;
+    const std::uint8_t* stored;
+    const std::uint8_t* digits;  // null where `stored` is read
 
-void ternary(const QuantizedRows& x, int rows, const TernaryMatrix& w, Activation activation, float* out, int first,
-             int last, std::uint8_t* scratch) {
-    const std::size_t length = padded(w.inputs, kInputs);
-    for (int panel = first; panel < last; panel++) {
-        const int column = panel * kColumns;
-        const std::uint8_t* codes = w.panels + static_cast<std::size_t>(panel) * length * kColumns / 4;
-        if (rows >= kRowsToUnpack) {
-            unpack_panel(codes, static_cast<int>(length), scratch);
-            panel_product<true>(x, rows, scratch, w, column, activation, out + column);
-        } else {
-            panel_product<false>(x, rows, codes, w, column, activation, out + column);
+    int length() const { return static_cast<int>(padded(w.inputs, kInputs)); }
+
+    // Sums of products of a tile of rows, or several whole ones, with the digits of inputs `from` to `to`.
+    template <int rows>
+    void multiply_range(const std::int8_t* x, int from, int to, std::int32_t* sums) const {
+        const int steps = steps_in_sixteen_bits(w.bits == 8 ? 15 : w.most);
+        if (digits == nullptr) return multiply_packed<rows>(x, stored, length(), sums, steps);
+        constexpr int tile = rows < kRows ? rows : kRows;
+        const std::int8_t* values = x + static_cast<std::size_t>(from) * tile;
+        const std::uint8_t* lower = digits + static_cast<std::size_t>(from) * kColumns;
+        multiply<rows>(values, lower, to - from, sums, steps);
+        if (w.bits < 8) return;
+        alignas(64) std::int32_t upper[rows * kColumns];
+        multiply<rows>(values, lower + static_cast<std::size_t>(length()) * kColumns, to - from, upper, steps);
+        for (int i = 0; i < rows * kColumns; i++) sums[i] += 16 * upper[i];
+    }
+
+    // The sum of inputs `from` to `to` of a row of a tile.
+    template <int rows>
+    std::int32_t sum_range(const std::int8_t* x, int row, int from, int to) const {
+        std::int32_t sum = 0;
+        for (int k = from; k < to; k += 4)
+            for (int i = 0; i < 4; i++) sum += x[static_cast<std::size_t>(k) * rows + 4 * row + i];
+        return sum;
+    }
+
+    // Rows of a tile, or of several whole ones: sums, then scales, bias and activation, [rows][outputs].
+    template <int rows>
+    void product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums, Activation activation,
+                 float* out) const {
+        Floats y[rows];
+        for (int row = 0; row < rows; row++) y[row] = load(w.bias + column);
+        const int columns = static_cast<int>(padded(w.outputs, kColumns));
+        const float* scales = w.scales + column;
+        for (int from = 0; from < length(); from += w.group, scales += columns) {
+            const int to = length() - from < w.group ? length() : from + w.group;
+            const bool all = from == 0 && to == length();
+            alignas(64) std::int32_t sums[rows * kColumns];
+            multiply_range<rows>(x, from, to, sums);
+            for (int row = 0; row < rows; row++) {
+                const std::int32_t row_sum = all ? row_sums[row] : sum_range<rows>(x, row, from, to);
+                for (int i = 0; i < kColumns; i++)
+                    sums[row * kColumns + i] = w.stride * sums[row * kColumns + i] + w.lowest * row_sum;
+                y[row] = fma(from_integers(sums + row * kColumns) * fill(row_scales[row]), load(scales), y[row]);
+            }
         }
+        for (int row = 0; row < rows; row++)
+            store_part(out + static_cast<std::size_t>(row) * w.outputs, activate(y[row], activation), w.outputs - column);
+    }
+};
+
+void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first, int last,
+           std::uint8_t* scratch) {
+    const std::size_t length = padded(w.inputs, kInputs), half = panel_bytes(w.inputs, 4);
+    const bool grouped = static_cast<std::size_t>(w.group) < length;
+    const bool unpacked = w.bits > 2 || grouped || rows >= kRowsToUnpack;
+    for (int number = first; number < last; number++) {
+        const int column = number * kColumns;
+        const std::uint8_t* stored = w.panels + number * panel_bytes(w.inputs, w.bits);
+        if (unpacked && w.bits == 2) unpack_panel(stored, static_cast<int>(length), scratch);
+        if (w.bits > 2) unpack_nibbles(stored, static_cast<int>(length), scratch);
+        if (w.bits == 8) unpack_nibbles(stored + half, static_cast<int>(length), scratch + length * kColumns);
+        const Panel panel = {w, column, stored, unpacked ? scratch : nullptr};
+        int row = 0;
+        const auto run = [&](auto count) {
+            panel.product<decltype(count)::value>(x.values + row * length, x.scales + row, x.sums + row, activation,
+                                                  out + static_cast<std::size_t>(row) * w.outputs + column);
+        };
+        if constexpr (kTilesAtOnce > 1) {
+            constexpr int at_once = kTilesAtOnce * kRows;
+            if (unpacked && !grouped)
+                for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
+        }
+        for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
     }
 }
 

@@ -10,6 +10,6 @@ namespace neon {
 #include "kernels.inl"
 }  // namespace neon
 
-extern const Kernels kNeon = {"neon", neon::quantize, neon::ternary, neon::floats, neon::norm, neon::gate, neon::attend};
+extern const Kernels kNeon = {"neon", neon::quantize, neon::codes, neon::floats, neon::norm, neon::gate, neon::attend};
 
 }  // namespace slimformer

@@ -96,6 +96,17 @@ inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* co
     }
 }
 
+inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* digits) {
+    const __m256i lowest = _mm256_set1_epi8(15);
+    for (int k = 0; k < inputs; k += kInputs / 2, panel += 64, digits += 128) {
+        repeat<2>([&](auto half) {
+            const __m256i bits = integers(panel + 32 * half);
+            store_integers(digits + 32 * half, _mm256_and_si256(bits, lowest));
+            store_integers(digits + 64 + 32 * half, _mm256_and_si256(_mm256_srli_epi16(bits, 4), lowest));
+        });
+    }
+}
+
 // Adds the products of four values of a row with the codes of 16 columns to sums of 16 bits. Written as instructions: a
 // tile of six rows has a register for everything just so, and compilers that order them otherwise move sums to memory.
 inline void add_products(__m256i (&sums)[2], __m256i low, __m256i high, const std::int8_t* values) {
@@ -113,9 +124,6 @@ inline void add_products(__m256i (&sums)[2], __m256i low, __m256i high, const st
 
 // One tile of sums is all there is room for.
 constexpr int kTilesAtOnce = 1;
-
-// A product of two codes and two values is at most 2 * 2 * 127, so that 64 of them fit into 16 bits.
-constexpr int kStepsInSixteenBits = 64;
 
 // Sums of 16 bits of a tile, two to a column.
 template <int rows>
@@ -140,23 +148,23 @@ struct Sums {
 };
 
 template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total) {
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int steps) {
     std::memset(total, 0, sizeof(std::int32_t) * rows * kColumns);
     Sums<rows> sums;
-    for (int left = inputs / 4; left > 0; left -= kStepsInSixteenBits) {
-        const std::uint8_t* const end = codes + 64 * (left < kStepsInSixteenBits ? left : kStepsInSixteenBits);
+    for (int left = inputs / 4; left > 0; left -= steps) {
+        const std::uint8_t* const end = codes + 64 * (left < steps ? left : steps);
         for (; codes != end; codes += 64, x += 4 * rows) sums.add(integers(codes), integers(codes + 32), x);
         sums.widen(total);
     }
 }
 
 template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total) {
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int steps) {
     std::memset(total, 0, sizeof(std::int32_t) * rows * kColumns);
     const __m256i mask = _mm256_set1_epi8(3);
     Sums<rows> sums;
-    for (int left = inputs / 4; left > 0; left -= kStepsInSixteenBits) {
-        const std::uint8_t* const end = panel + 16 * (left < kStepsInSixteenBits ? left : kStepsInSixteenBits);
+    for (int left = inputs / 4; left > 0; left -= steps) {
+        const std::uint8_t* const end = panel + 16 * (left < steps ? left : steps);
         for (; panel != end; panel += 64, x += 16 * rows) {
             repeat<4>([&](auto step) {
                 const __m256i low = _mm256_srli_epi16(integers(panel), 2 * step);

@@ -84,6 +84,15 @@ inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* co
     }
 }
 
+inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* digits) {
+    const __m512i lowest = _mm512_set1_epi8(15);
+    for (int k = 0; k < inputs; k += kInputs / 2, panel += 64, digits += 128) {
+        const __m512i bits = integers(panel);
+        store_integers(digits, _mm512_and_si512(bits, lowest));
+        store_integers(digits + 64, _mm512_and_si512(_mm512_srli_epi16(bits, 4), lowest));
+    }
+}
+
 // A sum waits four or five cycles for the one before it, while one or two begin in each: that takes twelve at once.
 constexpr int kTilesAtOnce = 2;
 constexpr int kSumsAtOnce = kTilesAtOnce * kRows;
@@ -116,12 +125,12 @@ inline void add_products(const std::int8_t* x, const std::uint8_t* panel, int in
 }
 
 template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total) {
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int) {
     add_products<rows, false>(x, codes, inputs, total);
 }
 
 template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total) {
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int) {
     add_products<rows, true>(x, panel, inputs, total);
 }
 

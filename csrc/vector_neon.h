@@ -114,6 +114,16 @@ inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* co
     }
 }
 
+inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* digits) {
+    for (int k = 0; k < inputs; k += kInputs / 2, panel += 64, digits += 128) {
+        repeat<4>([&](auto i) {
+            const uint8x16_t bytes = vld1q_u8(panel + 16 * i);
+            vst1q_u8(digits + 16 * i, vandq_u8(bytes, vdupq_n_u8(15)));
+            vst1q_u8(digits + 64 + 16 * i, vshrq_n_u8(bytes, 4));
+        });
+    }
+}
+
 // The sums of six rows take 24 of the 32 registers, so that one tile is all there is room for.
 constexpr int kTilesAtOnce = 1;
 
@@ -138,12 +148,12 @@ inline void add_products(const std::int8_t* x, const std::uint8_t* panel, int in
 }
 
 template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total) {
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int) {
     add_products<rows, false>(x, codes, inputs, total);
 }
 
 template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total) {
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int) {
     add_products<rows, true>(x, panel, inputs, total);
 }
 

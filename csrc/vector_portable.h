@@ -83,12 +83,20 @@ inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* co
             for (int i = 0; i < 64; i++) *codes++ = panel[i] >> 2 * step & 3;
 }
 
+// Two digits to a byte as one to a byte, likewise.
+inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* digits) {
+    for (int k = 0; k < inputs; k += kInputs / 2, panel += 64)
+        for (int step = 0; step < 2; step++)
+            for (int i = 0; i < 64; i++) *digits++ = panel[i] >> 4 * step & 15;
+}
+
 // Tiles of rows that `multiply` takes at once; where it takes two, `rows` is twice that of a tile.
 constexpr int kTilesAtOnce = 1;
 
-// Sums of products of a tile of rows with 16 columns of codes: [rows][16].
+// Sums of products of a tile of rows with 16 columns of digits: [rows][16]. The last number is for sets with sums of 16
+// bits: the steps of four inputs after which they may be full.
 template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* sums) {
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* sums, int) {
     std::memset(sums, 0, sizeof(std::int32_t) * rows * kColumns);
     for (int k = 0; k < inputs; k += 4, codes += 64, x += 4 * rows)
         for (int row = 0; row < rows; row++)
@@ -97,7 +105,7 @@ inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs
 
 // The same with codes as they are stored.
 template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* sums) {
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* sums, int) {
     std::memset(sums, 0, sizeof(std::int32_t) * rows * kColumns);
     for (int k = 0; k < inputs; k += kInputs, panel += 64)
         for (int step = 0; step < 4; step++, x += 4 * rows)

@@ -138,7 +138,7 @@ void check_quantize(Draw& draw, Checksum& checksum) {
     compare("sums of rows", shape, checksum, [&](const Kernels& set) { return quantized(set, x, rows, inputs).sums; });
 }
 
-void check_ternary(Draw& draw, Checksum& checksum) {
+void check_codes(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 40), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
     const int panels = (outputs + kColumns - 1) / kColumns;
     const auto activation = static_cast<Activation>(draw.between(0, 4));
@@ -147,18 +147,26 @@ void check_ternary(Draw& draw, Checksum& checksum) {
     const bool zeros = !extreme && draw.one_in(10);  // so that the bias is what is activated
     std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
     if (extreme || zeros) x.assign(x.size(), zeros ? 0.0f : draw.fraction());
-    std::vector<std::uint8_t> codes(columns * length / 4);
+    // Largest digit, bits, stride and lowest code of the formats there are.
+    const int kinds[][4] = {{2, 2, 1, -1}, {1, 2, 2, -1}, {3, 2, 2, -3}, {7, 4, 2, -7}, {15, 4, 1, -8}, {255, 8, 1, -128}};
+    const int* kind = kinds[draw.one_in(2) ? 0 : draw.between(1, 5)];
+    const int most = kind[0], bits = kind[1], part = bits == 8 ? 4 : bits;
+    const int group = draw.one_in(3) ? kInputs * draw.between(1, 8) : static_cast<int>(length);
+    std::vector<std::uint8_t> codes(panels * panel_bytes(inputs, bits));
     for (std::uint8_t& byte : codes)
-        for (int step = 0; step < 4; step++)
-            byte = static_cast<std::uint8_t>(byte | (extreme ? 2 : draw.between(0, 2)) << 2 * step);
-    const std::vector<float> scales = draw.floats(columns);
+        for (int shift = 0; shift < 8; shift += part) {
+            const int largest = most < (1 << part) - 1 ? most : (1 << part) - 1;
+            byte = static_cast<std::uint8_t>(byte | (extreme ? largest : draw.between(0, largest)) << shift);
+        }
+    const std::size_t groups = (length + group - 1) / group;
+    const std::vector<float> scales = draw.floats(columns * groups);
     const std::vector<float> bias = zeros ? draw.odd_numbers(columns) : draw.floats(columns);
-    const TernaryMatrix w = {outputs, inputs, codes.data(), scales.data(), bias.data()};
+    const CodeMatrix w = {outputs, inputs, bits, most, kind[2], kind[3], group, codes.data(), scales.data(), bias.data()};
     Rows activations = quantized(*portable, x, rows, inputs);
-    compare("products", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
+    compare("products", text({rows, inputs, outputs, bits, group}), checksum, [&](const Kernels& set) {
         std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
-        std::vector<std::uint8_t> scratch(length * kColumns);
-        set.ternary(activations.view(), rows, w, activation, out.data(), 0, panels, scratch.data());
+        std::vector<std::uint8_t> scratch(digit_bytes(inputs, bits));
+        set.codes(activations.view(), rows, w, activation, out.data(), 0, panels, scratch.data());
         return out;
     });
 }
@@ -256,7 +264,7 @@ int main(int count, char** arguments) {
     const struct {
         const char* name;
         void (*check)(Draw&, Checksum&);
-    } kernels[] = {{"quantize", check_quantize}, {"ternary", check_ternary}, {"floats", check_floats},
+    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats},
                    {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}};
     for (const auto& kernel : kernels) {
         Draw draw(seed);

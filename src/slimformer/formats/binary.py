@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slimformer.formats.layout import Layout
+from slimformer.formats import layout
 from slimformer.formats.number import NumberFormat, OnnxForm
 from slimformer.formats.ternary import TERNARY
 
@@ -26,7 +26,7 @@ BINARY = NumberFormat(
     "binary",
     codes=range(-1, 2, 2),
     levels=binary_levels,
-    fast=Layout("binary", base=2, digits=8, lowest=-1, stride=2),
+    fast=layout.BINARY,
     # One bit has no room for a zero point in the middle; two bits hold -2 to 1.
     onnx=OnnxForm(2, TERNARY.fast),
 )

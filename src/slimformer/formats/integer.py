@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from slimformer.formats.layout import Layout
+from slimformer.formats import layout
 from slimformer.formats.number import NumberFormat, OnnxForm
 
 #: Steps of 4 and of 8 even levels that are closest to a normal distribution, in standard deviations (J. Max,
@@ -50,27 +50,24 @@ def odd_levels(top: int, step: float, units: Tensor, counts: int | Tensor) -> tu
     return codes, torch.einsum("...k,...k->...", codes, units)[..., None] / squares
 
 
-#: Integers of four and eight bits lie as `MatMulNBits` has them: first code in the lowest bits, zero point in the
-#: middle. Odd codes of fewer bits have no zero point there, and take four.
-_FOUR = Layout("int4", base=16, digits=2, lowest=-8)
-_EIGHT = Layout("int8", base=256, digits=1, lowest=-128)
-
+# Odd codes of two and three bits have no zero point in `MatMulNBits`, and take four there.
 INT2 = NumberFormat(
     "int2",
     codes=range(-3, 4, 2),
     levels=partial(odd_levels, 3, STEP_OF_FOUR),
-    fast=Layout("int2", base=4, digits=4, lowest=-3, stride=2),
-    onnx=OnnxForm(4, _FOUR),
+    fast=layout.INT2,
+    onnx=OnnxForm(4, layout.INT4),
 )
 INT3 = NumberFormat(
     "int3",
     codes=range(-7, 8, 2),
     levels=partial(odd_levels, 7, STEP_OF_EIGHT),
-    # Eight codes in three bytes.
-    fast=Layout("int3", base=8, digits=8, lowest=-7, stride=2, bytes=3),
-    onnx=OnnxForm(4, _FOUR),
+    fast=layout.INT3,
+    onnx=OnnxForm(4, layout.INT4),
 )
-INT4 = NumberFormat("int4", codes=range(-7, 8), levels=partial(even_levels, 7), fast=_FOUR, onnx=OnnxForm(4, _FOUR))
+INT4 = NumberFormat(
+    "int4", codes=range(-7, 8), levels=partial(even_levels, 7), fast=layout.INT4, onnx=OnnxForm(4, layout.INT4)
+)
 INT8 = NumberFormat(
-    "int8", codes=range(-127, 128), levels=partial(even_levels, 127), fast=_EIGHT, onnx=OnnxForm(8, _EIGHT)
+    "int8", codes=range(-127, 128), levels=partial(even_levels, 127), fast=layout.INT8, onnx=OnnxForm(8, layout.INT8)
 )

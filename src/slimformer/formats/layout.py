@@ -73,3 +73,11 @@ BITS = Layout("bits", base=2, digits=8, lowest=0)
 TERNARY = Layout("ternary", base=4, digits=4, lowest=-2, codes=range(-1, 2))
 #: Five codes to a byte: 3^5 = 243 ≤ 256.
 TERNARY_SMALL = Layout("ternary-small", base=3, digits=5, lowest=-1)
+#: Two codes, -1 and 1.
+BINARY = Layout("binary", base=2, digits=8, lowest=-1, stride=2)
+#: Odd codes of two and of three bits; of these, eight lie in three bytes.
+INT2 = Layout("int2", base=4, digits=4, lowest=-3, stride=2)
+INT3 = Layout("int3", base=8, digits=8, lowest=-7, stride=2, bytes=3)
+#: Integers of four and eight bits, as `MatMulNBits` has them: first code in the lowest bits, zero point in the middle.
+INT4 = Layout("int4", base=16, digits=2, lowest=-8)
+INT8 = Layout("int8", base=256, digits=1, lowest=-128)

@@ -75,8 +75,16 @@ class Settings:
             )
         return str(value)
 
+    def group_size(self) -> int | None:
+        """Columns of a packed weight that share a scale, where groups do."""
+        quantization = self.config.get("quantization_config")
+        size = quantization.get("group_size") if isinstance(quantization, dict) else None
+        if size is not None and (type(size) is not int or not 0 < size < MOST):
+            raise self.wrong("group_size", size)
+        return size
+
     def rounds(self) -> bool:
-        """Whether matrices are ternary and activations rounded; else all is in floats."""
+        """Whether matrices are packed and activations rounded; else all is in floats."""
         quantization = self.config.get("quantization_config")
         if quantization is None:
             return False
@@ -117,7 +125,8 @@ class Model:
 def build(model: Model, architecture: Architecture, head: Head) -> Any:
     """An encoder of the kernels, with its head."""
     all_biased = all(model.config.get(name, True) for name in architecture.biased)
-    stored, settings = Checkpoint(model.name, model.tensors, all_biased), Settings(model.config, model.name)
+    settings = Settings(model.config, model.name)
+    stored = Checkpoint(model.name, model.tensors, all_biased, settings.group_size())
     family = architecture.family(model.kind) if model.from_file else family_of(model.kind)
     # Blocks of a model in memory may differ in width.
     ffn = settings.count(family.ffn_size) if model.from_file else None
@@ -136,7 +145,7 @@ class _Builder:
         self.base = stored.prefix(str(family.word_embedding or family.patch_embedding))
         self.hidden = settings.count("hidden_size", "dim")
         self.heads = settings.count("num_attention_heads", "n_heads")
-        self.ternary = settings.rounds()
+        self.rounds = settings.rounds()
         self.epsilon = settings.epsilon()
         if not self.hidden or not self.heads or self.hidden % self.heads:
             raise settings.wrong("num_attention_heads", self.heads)
@@ -158,7 +167,7 @@ class _Builder:
             encoder.set_position_bias(self._distances(embeddings["longest"]))
         blocks = self.settings.count("num_hidden_layers", "n_layers")
         if blocks == 0:
-            raise EngineError(f"config.json of `{stored.folder}` has no blocks; copy it again")
+            raise EngineError(f"config.json of `{stored.name}` has no blocks; copy it again")
         turning = self._turning(blocks, embeddings["longest"])
         for number in range(blocks):
             self._add_block(encoder, number, *turning[number])
@@ -237,10 +246,10 @@ class _Builder:
         """One matrix of one or more, of one height if `alike`; those of one module lie one after the other in it."""
         names = dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in parts if each)
         matrix = self.stored.matrix(*names, inputs=inputs, alike=alike)
-        if matrix.rounds != self.ternary:
-            have, need = ("ternary", "floats") if matrix.rounds else ("in floats", "ternary matrices")
+        if matrix.rounds != self.rounds:
+            have, need = ("packed", "floats") if matrix.rounds else ("in floats", "packed matrices")
             raise EngineError(
-                f"`{next(iter(names))}` of `{self.stored.folder}` is {have}; the engine reads {need} in all blocks of "
+                f"`{next(iter(names))}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of "
                 "such a model"
             )
         return matrix
@@ -265,7 +274,7 @@ class _Builder:
             theta = given.get("rope_theta") if isinstance(given, dict) and given.get("rope_type") == "default" else None
             if kind not in ("full_attention", "sliding_attention") or not isinstance(theta, float) or not theta > 1:
                 raise EngineError(
-                    f"config.json of `{self.stored.folder}` has `rope_parameters` `{given}` for `{kind}`; the engine "
+                    f"config.json of `{self.stored.name}` has `rope_parameters` `{given}` for `{kind}`; the engine "
                     "turns by the default rule, in blocks of full and of sliding attention"
                 )
             made[kind] = (
@@ -286,7 +295,7 @@ class _Builder:
         name = f"{self.base}{self.architecture.distances}"
         table = self.stored.floats(name, axes=2)
         if table.shape != (BUCKETS, self.heads):
-            raise EngineError(f"`{name}` of `{self.stored.folder}` is of shape {list(table.shape)}; copy it again")
+            raise EngineError(f"`{name}` of `{self.stored.name}` is of shape {list(table.shape)}; copy it again")
         buckets = [distance_bucket(distance) for distance in range(1 - longest, longest)]
         return np.ascontiguousarray(table[buckets].T)
 

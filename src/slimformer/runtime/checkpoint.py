@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import ArtifactError
-from slimformer.formats.layout import TERNARY, TERNARY_SMALL, Layout
+from slimformer.formats import layout as layouts
 from slimformer.runtime.native import kernels
 
 if TYPE_CHECKING:
@@ -18,7 +18,18 @@ if TYPE_CHECKING:
     from slimformer.runtime.onnx import Array
 
 #: Layouts that the kernels read, by the names they have in files.
-LAYOUTS = {layout.name: layout for layout in (TERNARY, TERNARY_SMALL)}
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        layouts.TERNARY,
+        layouts.TERNARY_SMALL,
+        layouts.BINARY,
+        layouts.INT2,
+        layouts.INT3,
+        layouts.INT4,
+        layouts.INT8,
+    )
+}
 
 
 class EngineError(ArtifactError):
@@ -31,18 +42,24 @@ class Codes:
 
     Args:
         codes: uint8, [rows, bytes].
-        scales: float32, one for each row.
+        scales: float32, [rows, groups].
+        columns: Codes of a row.
+        group: Columns that share a scale.
         layout: How the codes lie in the bytes.
     """
 
     codes: Array
     scales: Array
-    layout: Layout
+    columns: int
+    group: int
+    layout: layouts.Layout
 
     @property
-    def rule(self) -> tuple[int, int, int]:
+    def rule(self) -> tuple[int, ...]:
         """How the kernels are told of the layout."""
-        return self.layout.base, self.layout.digits, self.layout.lowest
+        layout = self.layout
+        ends = layout.allowed[0], layout.allowed[-1]
+        return layout.base, layout.digits, layout.lowest, layout.stride, layout.bytes, *ends
 
 
 def read_tensors(folder: Path) -> dict[str, Array]:
@@ -66,15 +83,23 @@ class Checkpoint:
     """The tensors of a model.
 
     Args:
-        folder: What the user calls it, for messages.
+        name: What the user calls it, for messages.
         tensors: By their names.
         all_biased: Whether every matrix and norm has a bias; else what is not there is none.
+        group_size: Columns of a packed weight that share a scale, where groups do.
     """
 
-    def __init__(self, folder: str | Path, tensors: Mapping[str, Array], all_biased: bool = True) -> None:
-        self.folder = folder
+    def __init__(
+        self,
+        name: str | Path,
+        tensors: Mapping[str, Array],
+        all_biased: bool = True,
+        group_size: int | None = None,
+    ) -> None:
+        self.name = name
         self.tensors = tensors
         self.all_biased = all_biased
+        self.group_size = group_size
 
     def prefix(self, name: str) -> str:
         """What stands before the names of the encoder: nothing, or that of the model with a head."""
@@ -82,19 +107,19 @@ class Checkpoint:
             before, weight, rest = tensor.partition(f"{name}.weight")
             if weight and (not rest or rest.startswith(".")):
                 return before
-        raise EngineError(f"`{self.folder}` has no `{name}`; the engine does not run such a model")
+        raise EngineError(f"`{self.name}` has no `{name}`; the engine does not run such a model")
 
     def floats(self, name: str, axes: int = 1) -> Array:
         """A tensor in float32."""
         stored = self.tensors.get(name)
         if stored is None:
-            raise EngineError(f"`{self.folder}` has no tensor `{name}`; copy it again")
+            raise EngineError(f"`{self.name}` has no tensor `{name}`; copy it again")
         floats = np.issubdtype(stored.dtype, np.floating)
         with np.errstate(over="ignore"):
             cast = np.ascontiguousarray(stored, np.float32) if floats else stored
         if stored.ndim != axes or not floats or not np.isfinite(cast).all():
             raise EngineError(
-                f"`{name}` of `{self.folder}` is {stored.dtype} of shape {list(stored.shape)}; finite floats with "
+                f"`{name}` of `{self.name}` is {stored.dtype} of shape {list(stored.shape)}; finite floats with "
                 f"{axes} axes were expected, so copy it again"
             )
         return cast
@@ -107,24 +132,26 @@ class Checkpoint:
                 continue
             if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != layout.bytes_for(columns):
                 raise EngineError(
-                    f"codes of `{name}` of `{self.folder}` are {codes.dtype} of shape {list(codes.shape)}, and rows "
+                    f"codes of `{name}` of `{self.name}` are {codes.dtype} of shape {list(codes.shape)}, and rows "
                     f"have {columns} columns; copy it again"
                 )
             scales = self.floats(f"{name}.weight.{layout.name}_scales", axes=2)
-            if scales.shape not in ((1, 1), (len(codes), 1)):
+            group = self.group_size if scales.shape[1] > 1 and self.group_size is not None else columns
+            if scales.shape not in ((1, 1), (len(codes), -(-columns // group))):
                 raise EngineError(
-                    f"`{name}` of `{self.folder}` has scales for groups; the engine takes one for each row"
+                    f"`{name}` of `{self.name}` has scales of shape {list(scales.shape)}, and {len(codes)} rows with "
+                    f"groups of {group}; copy it again"
                 )
-            spread = np.ascontiguousarray(np.broadcast_to(scales[:, 0], len(codes)))
-            return Codes(np.ascontiguousarray(codes), spread, layout)
+            spread = np.ascontiguousarray(np.broadcast_to(scales, (len(codes), scales.shape[1])))
+            return Codes(np.ascontiguousarray(codes), spread, columns, group, layout)
         if f"{name}.weight" not in self.tensors:
             raise EngineError(
-                f"`{self.folder}` has no `{name}` that the engine reads; the engine reads {', '.join(LAYOUTS)}"
+                f"`{self.name}` has no `{name}` that the engine reads; the engine reads {', '.join(LAYOUTS)}"
             )
         floats = self.floats(f"{name}.weight", axes=2)
         if floats.shape[1] != columns:
             raise EngineError(
-                f"`{name}` of `{self.folder}` has {floats.shape[1]} columns and reads {columns} inputs; copy it again"
+                f"`{name}` of `{self.name}` has {floats.shape[1]} columns and reads {columns} inputs; copy it again"
             )
         return floats
 
@@ -139,29 +166,32 @@ class Checkpoint:
     def table(self, name: str, columns: int) -> Any:
         """The weight of a module, as the kernels take rows to be looked up."""
         weight = self.weight(name, columns)
-        return (weight.codes, weight.scales, columns, *weight.rule) if isinstance(weight, Codes) else weight
+        if not isinstance(weight, Codes):
+            return weight
+        return weight.codes, weight.scales, columns, weight.group, weight.rule
 
     def matrix(self, *names: str, inputs: int, alike: bool = False) -> Any:
         """One matrix for the kernels, of one or more that read the same input; `alike` are as high as each other."""
         weights = [self.weight(name, inputs) for name in names]
         heights = [_rows([weight]) for weight in weights]
         if alike and len(set(heights)) > 1:
-            raise EngineError(f"{', '.join(names)} of `{self.folder}` have {heights} rows; copy it again")
+            raise EngineError(f"{', '.join(names)} of `{self.name}` have {heights} rows; copy it again")
         biases = [self.bias(name) for name in names]
         if not any(isinstance(weight, Codes) for weight in weights):
             return self.float_matrix(list(zip(weights, biases, strict=True)))  # type: ignore[arg-type]
-        matrix = kernels().Matrix(_rows(weights), inputs, "ternary")
+        packed = [weight for weight in weights if isinstance(weight, Codes)]
+        if len({(weight.layout.name, weight.group) for weight in packed}) > 1 or len(packed) < len(weights):
+            raise EngineError(f"{', '.join(names)} of `{self.name}` are not packed alike; the engine reads them as one")
+        matrix = kernels().Matrix(_rows(weights), inputs, packed[0].rule, packed[0].group)
         row = 0
-        for name, weight, bias in zip(names, weights, biases, strict=True):
-            if not isinstance(weight, Codes):
-                raise EngineError(f"`{name}` of `{self.folder}` is in floats; the engine reads ternary matrices")
-            matrix.set_codes(row, weight.codes, *weight.rule, weight.scales, bias)
+        for weight, bias in zip(packed, biases, strict=True):
+            matrix.set_codes(row, weight.codes, weight.scales, weight.group, weight.rule, bias)
             row += len(weight.codes)
         return matrix
 
     def float_matrix(self, parts: list[tuple[Array, Array | None]]) -> Any:
         """One matrix of floats for the kernels, of weights with their biases."""
-        matrix = kernels().Matrix(_rows([weight for weight, _ in parts]), parts[0][0].shape[1], "floats")
+        matrix = kernels().Matrix(_rows([weight for weight, _ in parts]), parts[0][0].shape[1])
         row = 0
         for weight, bias in parts:
             matrix.set_floats(row, np.ascontiguousarray(weight), bias)
