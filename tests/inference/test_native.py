@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import torch
+import transformers as hf
+from PIL import Image
 
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.runtime.native import is_built
@@ -46,9 +50,9 @@ def answers(room, *more, model="ternary"):
 
 
 def test_answers_are_those_of_torch(room):
-    for native, torch in zip(answers(room, "--engine", "native"), answers(room, "--engine", "torch"), strict=True):
-        assert native["label"] == torch["label"]
-        assert native["scores"] == pytest.approx(torch["scores"], abs=0.01)
+    for one, other in zip(answers(room, "--engine", "native"), answers(room, "--engine", "torch"), strict=True):
+        assert one["label"] == other["label"]
+        assert one["scores"] == pytest.approx(other["scores"], abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -103,3 +107,18 @@ def test_inspect_says_what_computes_and_what_runs(room):
     refused = runs.run("inspect", "--runtime", runs.decoder(room / "decoder"))
     assert "the engine does not run `llama`" in refused.out
     runs.run("inspect").refused("no model is given", code=2)
+
+
+def test_images_are_answered_as_in_torch(tmp_path):
+    folder = runs.viewer(tmp_path / "viewer")
+    config = hf.AutoConfig.from_pretrained(folder)
+    config.num_labels = 3
+    torch.manual_seed(0)
+    hf.ViTForImageClassification(config).save_pretrained(folder)
+    pixels = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "image.png")
+    one, other = (
+        open_pipeline(folder, task="image-classification", engine=engine)([tmp_path / "image.png"])[0]["scores"]
+        for engine in ("native", "torch")
+    )
+    assert one == pytest.approx(other, abs=1e-6)
