@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from slimformer.cli.output import (
     AskFlags,
     ConfigFile,
+    Engine,
     Json,
     LoadFlags,
     Quiet,
@@ -129,6 +130,7 @@ def compare_models(
     threads: int | None = None,
     batch_size: int = 32,
     report: str | None = None,
+    engine: Engine = None,
     flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     as_json: Json = False,
@@ -161,6 +163,7 @@ def compare_models(
         timed=timed,
         threads=threads,
         batch_size=batch_size,
+        engine=engine,
         **asdict(flags),
     )
     if report is not None:

@@ -136,17 +136,20 @@ class RouteFlags(SizeFlags):
     ] = None
 
 
+Engine = Annotated[
+    str | None,
+    Parameter(
+        name="--engine",
+        help="What runs the model: `torch`, the default, or `native`, compiled kernels for encoders.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class AskFlags(RouteFlags):
     """The same for commands that ask a model, whatever runs it."""
 
-    engine: Annotated[
-        str | None,
-        Parameter(
-            name="--engine",
-            help="What runs the model: `torch`, the default, or `native`, compiled kernels for encoders.",
-        ),
-    ] = None
+    engine: Engine = None
 
 
 StoreAs = Annotated[

@@ -16,6 +16,7 @@ from slimformer.tasks.features import as_tensors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from slimformer.sizes import Elastic
@@ -74,6 +75,11 @@ class TorchRunner:
         self.model = model
         self.kind = kind
         self.device = next(model.parameters()).device
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """The weights of the model."""
+        return list(self.model.parameters())
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Run one batch; labels in it only serve to reduce the outputs."""

@@ -60,8 +60,8 @@ def _note(comparison: Comparison) -> str:
     parts = [
         "Intervals hold 95 of 100 samples of as many rows; the difference to the best is taken on the same samples. "
         f"Milliseconds are those of one text at a time, tokenizing included, on {comparison.timed} of the texts with "
-        f"{comparison.threads} thread{'' if comparison.threads == 1 else 's'}, all models taking turns. 1 MB is a "
-        "million bytes of weights."
+        f"{comparison.threads} thread{'' if comparison.threads == 1 else 's'}, all models taking turns"
+        f"{' on the native engine' if comparison.engine == 'native' else ''}. 1 MB is a million bytes of weights."
     ]
     if masks:
         own = ", ".join(f"{row.name} {row.stored.own / MEGA:.2f}" for row in masks if row.stored is not None)
@@ -149,6 +149,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
         "data": f"{comparison.task}/{comparison.split}, {comparison.examples} examples",
         "texts timed": str(comparison.timed),
         "threads": str(comparison.threads),
+        "engine": comparison.engine,
         "budget of bytes": None if budgets.bytes is None else f"{budgets.bytes / MEGA:.2f} MB",
         "budget of milliseconds": None if budgets.ms is None else f"{budgets.ms:g}",
         "notes": "; ".join(comparison.notes) or None,

@@ -12,6 +12,7 @@ from slimformer.errors import DataError, SlimformerError, UsageError
 from slimformer.inference.comparison import Budgets, compare
 from slimformer.inference.comparison.candidate import split_name
 from slimformer.inference.evaluation import evaluate_on_task
+from slimformer.runtime.native import is_built
 from slimformer.tasks.options import TaskOptions
 from tests import corpus, runs
 
@@ -71,6 +72,19 @@ def test_one_size_of_an_elastic_model_is_smaller(compared):
     *_, largest, small = compared.rows
     assert small.parameters < largest.parameters
     assert small.stored.total == 4 * small.parameters
+
+
+@pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
+def test_on_the_engine_all_but_speed_and_memory_is_the_same(shelf, compared):
+    options = TaskOptions(data=str(shelf / "data"))
+    every = [*names(shelf), f"{shelf / 'elastic'}@S"]
+    result = compare(every, options, timed=2, engine="native")
+    assert result.as_dict()["engine"] == "native"
+    for native, torch in zip(result.rows, compared.rows, strict=True):
+        assert (native.parameters, native.stored) == (torch.parameters, torch.stored)
+        assert native.quality.metrics["accuracy"] == pytest.approx(torch.quality.metrics["accuracy"], abs=0.07)
+    with pytest.raises(UsageError, match="`--engine` is `fast`"):
+        compare(every, options, engine="fast")
 
 
 def test_what_fits_is_marked(compared):

@@ -44,6 +44,7 @@ class Candidate:
         split: Which split of it.
         features: The inputs of its rows.
         stored: Bytes on disk; None where it lies in no folder of this machine.
+        parameters: Its weights.
         memory: Bytes that the process grew by while it was opened and answered its first requests.
     """
 
@@ -55,11 +56,20 @@ class Candidate:
     split: str
     features: Features
     stored: StoredBytes | None
+    parameters: int
     memory: int
 
     @classmethod
     def open(
-        cls, name: str, source: Source, options: TaskOptions, split: str, *, check: bool = True, **base: Any
+        cls,
+        name: str,
+        source: Source,
+        options: TaskOptions,
+        split: str,
+        *,
+        check: bool = True,
+        engine: str | None = None,
+        **base: Any,
     ) -> Candidate:
         """Open a model, and its data.
 
@@ -69,6 +79,7 @@ class Candidate:
             options: Task and data; what is not given is what the model was trained with.
             split: Which split.
             check: Whether an artifact must answer as recorded at saving.
+            engine: What runs it, where it is no ONNX file.
             base: Where the base of a mask is, and whether it may have been cast; others need none.
         """
         import transformers
@@ -76,9 +87,12 @@ class Candidate:
         folder, size = split_name(name)
         options, data = load_split(source, options, split)
         loading = {"check": check, "size": size, **(base if STORAGE.get(source.storage).needs_base else {})}
+        asking: dict[str, Any] = {"task": options.task, "max_length": options.max_length, "batch_size": 1}
+        if not isinstance(source, OnnxSource):
+            asking["engine"] = engine
         getattr(transformers, source.architecture, None)  # imports its code, whose memory is not the model's
         with PeakMemory() as memory:
-            pipeline = open_pipeline(folder, task=options.task, max_length=options.max_length, batch_size=1, **loading)
+            pipeline = open_pipeline(folder, **asking, **loading)
             for row in range(min(WARM_UP, len(data[split]))):
                 pipeline.answer(data[split].take([row]))
         if pipeline.kind.new_tokens:  # what is scored are the tokens that are there, not those it would go on with
@@ -91,23 +105,19 @@ class Candidate:
             runner, features = pipeline.runner, data.prepare(split, processor, length)
         if isinstance(source, OnnxSource):
             stored: StoredBytes | None = StoredBytes(source.bytes)
+            parameters = source.parameters
         else:
+            computes: Any = runner
+            weights = computes.weights
+            parameters = sum(each.numel() for each in weights)
             needed = {name: value for name, value in loading.items() if name in base}
-            stored = StoredBytes.of(folder, **needed) if size is None else StoredBytes.of_model(runner)
-        return cls(name, source, pipeline, runner, data, split, features, stored, memory.growth)
+            stored = StoredBytes.of(folder, **needed) if size is None else StoredBytes.of_weights(weights)
+        return cls(name, source, pipeline, runner, data, split, features, stored, parameters, memory.growth)
 
     @property
     def rows(self) -> Split:
         """The examples."""
         return self.data[self.split]
-
-    @property
-    def parameters(self) -> int:
-        """Its weights."""
-        if isinstance(self.source, OnnxSource):
-            return self.source.parameters
-        runner: Any = self.runner
-        return sum(parameter.numel() for parameter in runner.model.parameters())
 
     def predictions(self, batch_size: int) -> Any:
         """What the model gives for every row in order."""

@@ -12,6 +12,7 @@ from slimformer.inference.comparison.candidate import Candidate, check_names, ch
 from slimformer.inference.comparison.cost import time_in_turns
 from slimformer.inference.comparison.quality import draw_rows, measure_quality
 from slimformer.inference.door import look_up
+from slimformer.inference.native import is_native
 from slimformer.inference.runners import using_threads
 from slimformer.tasks.metrics import SMALLER_IS_BETTER
 from slimformer.tasks.splits import sample
@@ -121,6 +122,7 @@ class Comparison:
         examples: Rows of it.
         timed: Rows that were timed.
         threads: Threads they ran with.
+        engine: What ran those that are no ONNX files.
         metric: What chooses between them.
         budgets: What they may cost.
         rows: The models, in the order they were named.
@@ -132,6 +134,7 @@ class Comparison:
     examples: int
     timed: int
     threads: int
+    engine: str
     metric: str
     budgets: Budgets
     rows: list[Row]
@@ -150,7 +153,10 @@ class Comparison:
     def as_dict(self) -> dict[str, Any]:
         """The comparison as JSON types."""
         return {
-            **{name: getattr(self, name) for name in ("task", "split", "examples", "timed", "threads", "metric")},
+            **{
+                name: getattr(self, name)
+                for name in ("task", "split", "examples", "timed", "threads", "engine", "metric")
+            },
             "budgets": {"bytes": self.budgets.bytes, "ms": self.budgets.ms},
             "best": None if self.best is None else self.best.name,
             "models": [{**row.as_dict(), "fits": self.budgets.fit(row)} for row in self.rows],
@@ -176,6 +182,7 @@ def compare(
     base: str | Path | None = None,
     cast_base: bool = False,
     check: bool = True,
+    engine: str | None = None,
 ) -> Comparison:
     """Measure models on the same rows: quality, bytes, memory and, taking turns on the same texts, milliseconds.
 
@@ -191,6 +198,7 @@ def compare(
         base: Where the base of masks is; where it was at saving when not given.
         cast_base: Whether that base may have been cast to 16 bits, which changes answers a little.
         check: Whether artifacts must answer as recorded at saving; their sums are compared in any case.
+        engine: `native` for the native engine, torch when not given; ONNX files run in ONNX Runtime all the same.
 
     Example:
         >>> compare(["sentiment", "sentiment-ternary"], TaskOptions(data="reviews")).best.name
@@ -198,7 +206,8 @@ def compare(
     check_count("batch-size", batch_size)
     check_count("timed", timed)
     named = check_names(names)
-    loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check}
+    loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "engine": engine}
+    is_native(engine)  # refuses one that there is not, before anything is opened
     with using_threads(threads) as used:
         sources = [look_up(split_name(name)[0]) for name in named]  # what is not there is told before any is opened
         candidates = [
@@ -220,6 +229,7 @@ def compare(
         examples=rows,
         timed=len(chosen),
         threads=used,
+        engine=engine or "torch",
         metric=metric,
         budgets=budgets or Budgets(),
         rows=[

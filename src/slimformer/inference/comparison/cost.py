@@ -6,13 +6,15 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from slimformer import models
 from slimformer.artifact.storage.handler import storage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torch import Tensor
 
 #: Rounds before the clock starts.
 WARM_UP = 3
@@ -46,9 +48,9 @@ class StoredBytes:
         return cls(own, _bytes(storage.base_files(folder, base, cast_base=cast_base)))
 
     @classmethod
-    def of_model(cls, runner: Any) -> StoredBytes:
+    def of_weights(cls, weights: Iterable[Tensor]) -> StoredBytes:
         """Those that the weights of one size of several would take in a file of their own."""
-        return cls(sum(tensor.numel() * tensor.element_size() for tensor in runner.model.parameters()))
+        return cls(sum(tensor.numel() * tensor.element_size() for tensor in weights))
 
 
 def _bytes(files: Sequence[Path]) -> int:

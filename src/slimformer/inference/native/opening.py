@@ -10,6 +10,7 @@ import torch
 
 from slimformer.errors import UsageError
 from slimformer.files import as_path
+from slimformer.models import load_skeleton
 from slimformer.models.processors import read_processor
 from slimformer.runtime.building import Model
 from slimformer.runtime.checkpoint import EngineError
@@ -17,7 +18,9 @@ from slimformer.runtime.encoder import NativeEncoder
 from slimformer.views import snapshot
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
 
     from slimformer.inference.runners import Array
     from slimformer.inference.source import Source
@@ -33,12 +36,13 @@ class NativeRunner:
     Args:
         encoder: The model.
         kind: What it has to do.
+        weights: Shapes and types of its weights, on the meta device.
 
     Raises:
         EngineError: Where the model does not give what the kind needs.
     """
 
-    def __init__(self, encoder: NativeEncoder, kind: Kind) -> None:
+    def __init__(self, encoder: NativeEncoder, kind: Kind, weights: Sequence[Tensor] = ()) -> None:
         missing = [name for name in kind.reads if name not in encoder.outputs]
         if missing:
             raise EngineError(
@@ -47,6 +51,7 @@ class NativeRunner:
             )
         self.encoder = encoder
         self.kind = kind
+        self.weights = weights
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Run one batch; padding is left out on the way in and put back on the way out."""
@@ -78,15 +83,17 @@ class OpenNative:
         source: What was opened.
         encoder: The model.
         processor: Its tokenizer.
+        weights: Shapes and types of its weights, on the meta device.
     """
 
     source: Source
     encoder: NativeEncoder
     processor: Any
+    weights: Sequence[Tensor] = ()
 
     def runner(self, kind: Kind) -> NativeRunner:
         """What runs the model for a kind of task."""
-        return NativeRunner(self.encoder, kind)
+        return NativeRunner(self.encoder, kind, self.weights)
 
 
 def is_native(engine: str | None) -> bool:
@@ -109,7 +116,8 @@ def open_packed(source: Source) -> OpenNative:
     """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
     folder = as_path(source.name)
     encoder = NativeEncoder(folder, torch.get_num_threads())
-    return OpenNative(source, encoder, read_processor(str(folder), source.config, folder))
+    weights = list(load_skeleton(source.name).parameters())
+    return OpenNative(source, encoder, read_processor(str(folder), source.config, folder), weights)
 
 
 def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative:
@@ -118,4 +126,5 @@ def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative:
     config = {**plain.config.to_dict(), "architectures": [type(plain).__name__]}
     tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
     parts = Model(source.name, config, tensors, from_file=False)
-    return OpenNative(source, NativeEncoder(parts, torch.get_num_threads()), processor)
+    weights = [parameter.to("meta") for parameter in plain.parameters()]
+    return OpenNative(source, NativeEncoder(parts, torch.get_num_threads()), processor, weights)
