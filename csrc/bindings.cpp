@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "dispatch.h"
@@ -185,7 +186,7 @@ Answer answer(const BoundEncoder& bound, const Input& input, int threads, const 
 Answer run(const BoundEncoder& bound, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
            const Array<std::int32_t, 1>& starts, int threads, const std::string& isa) {
     need(!bound.encoder->embeddings().images, "tokens for a model of images");
-    need(starts.size() >= 1 && starts.size() < 1u << 24, "where each sequence begins, and where the last one ends");
+    need(starts.size() >= 1 && starts.size() < 1u << 20, "where each sequence begins, and where the last one ends");
     const std::int32_t* begin = starts.data();
     const int sequences = static_cast<int>(starts.size()) - 1;
     need(begin[0] == 0, "the first sequence begins at 0");
@@ -202,7 +203,7 @@ Answer run_images(const BoundEncoder& bound, const Array<float, 3>& patches, int
     const Embeddings& embeddings = encoder.embeddings();
     need(embeddings.images, "images for a model of texts");
     const int longest = encoder.shape().longest;
-    need(patches.shape(0) >= 1 && patches.shape(0) < (1u << 24) / longest, "1 image or more, and fewer of them");
+    need(patches.shape(0) >= 1 && patches.shape(0) < std::min(1u << 20, (1u << 24) / longest), "1 image or more, and fewer of them");
     need(static_cast<int>(patches.shape(1)) == longest - embeddings.words.rows &&
              static_cast<int>(patches.shape(2)) == embeddings.projection->inputs(),
          "images of another size");

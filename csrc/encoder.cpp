@@ -26,6 +26,7 @@ struct Encoder::Workspace {
     Memory<float> hidden, normed, wide, gated, context, narrow, pooled[2];
     RoundedRows rows, wide_rows;
     std::vector<Memory<std::uint8_t>> scratch;  // of each thread
+    std::vector<std::int32_t> positions;        // of each token
 
     void hold(const Encoder& encoder, const Input& input, int threads) {
         const Shape& shape = encoder.shape_;
@@ -47,8 +48,17 @@ struct Encoder::Workspace {
         if (embeddings.projection != nullptr && !embeddings.images) grow(narrow, count * embeddings.words.columns);
         rows.hold(count, inner);
         wide_rows.hold(count, ffn);
+        positions.resize(count);
         int longest = 0;
-        for (int i = 0; i < input.sequences; i++) longest = std::max(longest, input.starts[i + 1] - input.starts[i]);
+        for (int i = 0; i < input.sequences; i++) {
+            longest = std::max(longest, input.starts[i + 1] - input.starts[i]);
+            // Where positions come after that of padding, a token of padding has it, and is not counted.
+            const int offset = embeddings.position_offset;
+            for (int token = input.starts[i], position = offset; token < input.starts[i + 1]; token++) {
+                const bool padding = offset > 0 && input.ids != nullptr && input.ids[token] == offset - 1;
+                positions[token] = padding ? offset - 1 : position++;
+            }
+        }
         for (const bool rounded : {false, true})
             bytes = std::max(bytes, HeadScratch(nullptr, longest, shape.width(), rounded).bytes);
         if (scratch.size() < static_cast<std::size_t>(threads)) scratch.resize(threads);
@@ -97,7 +107,7 @@ void Encoder::add_block(Block block) {
         (width % 2 != 0 || block.rotation->cosines.size() != shape_.longest * half ||
          block.rotation->sines.size() != shape_.longest * half))
         throw InputError("angles of another number of positions or another width of heads");
-    if (block.window < 0) throw InputError("a window of " + std::to_string(block.window));
+    if (block.window < 0 || block.window > 1 << 24) throw InputError("a window of " + std::to_string(block.window));
     if (!shape_.pre_norm && (!block.attention_norm || !block.output_norm))
         throw InputError("a block without norms after its sub-layers");
     blocks_.push_back(std::move(block));
@@ -112,6 +122,7 @@ void Encoder::add_head_layer(HeadLayer layer) {
 }
 
 void Encoder::set_position_bias(const float* bias) {
+    if (!blocks_.empty()) throw InputError("biases for distances after the blocks that they are checked with");
     const std::size_t distances = 2 * shape_.longest - 1, row = bias_row(shape_.longest);
     position_bias_.assign(shape_.heads * row, 0.0f);
     for (int head = 0; head < shape_.heads; head++)
@@ -142,6 +153,7 @@ std::unique_ptr<Encoder::Workspace> Encoder::take_workspace() const {
 }
 
 void Encoder::keep_workspace(std::unique_ptr<Workspace> work) const {
+    if (work->wide.size() > kMostKept) return;
     for (auto& each : kept_) {
         Workspace* none = nullptr;
         if (each.compare_exchange_strong(none, work.get())) {
@@ -201,7 +213,7 @@ struct Encoder::Forward {
                     const std::size_t patch = static_cast<std::size_t>(token / shape.longest) * patches + position - before;
                     std::copy_n(wide + patch * hidden, hidden, row);
                 }
-                if (from.positions.rows > 0) from.positions.add_row(position + from.position_offset, row);
+                if (from.positions.rows > 0) from.positions.add_row(work.positions[token], row);
             });
             if (from.norm)
                 kernels.norm(made, nullptr, width, from.norm.view(), made, first_row(tile), last_row(tile));
@@ -294,6 +306,7 @@ void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& 
     if (input.sequences == 0) return;
     if (blocks_.empty()) throw InputError("an encoder without blocks");
     check(input);
+    const StandardFloats floats;
     std::unique_ptr<Workspace> work = take_workspace();
     work->hold(*this, input, std::max(1, std::min(threads, pool.threads())));
     pool.run(threads, [&](Team& team, int thread) {

@@ -236,6 +236,7 @@ class Encoder {
     // Memory of forwards that are over, for the next ones; each forward has one of its own. No lock is held, so that a
     // process that is forked meanwhile finds none.
     static constexpr int kKept = 8;
+    static constexpr std::size_t kMostKept = 1 << 24;  // floats of the widest part
     mutable std::atomic<Workspace*> kept_[kKept] = {};
 };
 

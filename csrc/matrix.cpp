@@ -66,7 +66,8 @@ void Matrix::set_rows(int first, const PackedRows& rows, const float* bias) {
     const Layout& layout = rows.layout;
     const int groups = parts_of(inputs_, codes_.group);
     if (layout.first != codes_.lowest || layout.stride != codes_.stride ||
-        layout.last != codes_.lowest + codes_.stride * codes_.most || static_cast<int>(rows.groups()) != groups)
+        layout.last != codes_.lowest + codes_.stride * codes_.most || static_cast<int>(rows.groups()) != groups ||
+        (groups > 1 && rows.group != codes_.group))
         throw InputError("codes of another kind than those of the matrix");
     const int bits = codes_.bits == 8 ? 4 : codes_.bits;
     for (int row = 0; row < rows.rows; row++) {

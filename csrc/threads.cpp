@@ -1,28 +1,8 @@
 #include "threads.h"
 
-#include <cfenv>
 #include <system_error>
 
 namespace slimformer {
-
-namespace {
-
-// Floats as the standard has them while it lives: hosts may round otherwise, or take the smallest numbers for 0.
-class StandardFloats {
-   public:
-    StandardFloats() {
-        std::fegetenv(&before_);
-        std::fesetenv(FE_DFL_ENV);
-    }
-    ~StandardFloats() { std::fesetenv(&before_); }
-    StandardFloats(const StandardFloats&) = delete;
-    StandardFloats& operator=(const StandardFloats&) = delete;
-
-   private:
-    std::fenv_t before_;
-};
-
-}  // namespace
 
 void Team::wait() {
     const unsigned stage = stage_.load(std::memory_order_acquire);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cfenv>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -9,6 +10,21 @@
 #include <vector>
 
 namespace slimformer {
+
+// Floats as the standard has them while it lives: hosts may round otherwise, or take the smallest numbers for 0.
+class StandardFloats {
+   public:
+    StandardFloats() {
+        std::fegetenv(&before_);
+        std::fesetenv(FE_DFL_ENV);
+    }
+    ~StandardFloats() { std::fesetenv(&before_); }
+    StandardFloats(const StandardFloats&) = delete;
+    StandardFloats& operator=(const StandardFloats&) = delete;
+
+   private:
+    std::fenv_t before_;
+};
 
 // One piece of work done by several threads at once. Parts of a stage are taken by whoever is free; a stage begins when
 // all threads have left the one before.

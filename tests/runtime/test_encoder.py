@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from safetensors.torch import load_file, save_file
 import slimformer  # noqa: F401  (teaches Transformers to read packed weights)
 from slimformer import Anatomy
 from slimformer.artifact import pack
-from slimformer.errors import DataError
+from slimformer.errors import ConfigError, DataError
 from slimformer.runtime.architecture import ARCHITECTURES, HEADS
 from slimformer.runtime.building import distance_bucket
 from slimformer.runtime.checkpoint import EngineError
@@ -200,7 +202,9 @@ def test_images_alone_and_in_a_batch_have_the_same_bits(tmp_path, family, floats
             assert same_bits(NativeEncoder(tmp_path, threads=threads).run_images(asked), expected)
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 16, 12), (1, 1, 16, 16), (1, 3, 15, 16), (3, 16, 16), (0, 3, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 16, 12), (1, 3, 8, 32), (1, 1, 16, 16), (1, 3, 15, 16), (3, 16, 16), (0, 3, 16, 16)]
+)
 def test_images_of_another_size_are_refused(tmp_path, shape):
     save(tmp_path, "vit", "ForImageClassification")
     with pytest.raises(DataError):
@@ -213,6 +217,27 @@ def test_texts_and_images_are_told_apart(tmp_path, folder):
         NativeEncoder(tmp_path).run([[5, 6]])
     with pytest.raises(DataError, match="model of texts"):
         NativeEncoder(folder).run_images(images(1))
+    for pixels in ([[1]], np.array([["a"]]), None):
+        with pytest.raises(DataError):
+            NativeEncoder(tmp_path).run_images(pixels)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("embeddings.cls_token", (0, 1, 48)),
+        ("embeddings.distillation_token", (1, 1, 24)),
+        ("embeddings.patch_embeddings.projection.weight", (0, 3, 4, 4)),
+        ("embeddings.position_embeddings", (1, 18, 24)),
+        ("embeddings.position_embeddings", (0, 18, 48)),
+    ],
+)
+def test_forged_parts_of_images_are_refused(tmp_path, name, shape):
+    save(tmp_path, "deit", "ForImageClassification", floats=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, f"deit.{name}": torch.zeros(shape)}, tmp_path / "model.safetensors")
+    with pytest.raises(EngineError):
+        NativeEncoder(tmp_path)
 
 
 def test_the_hosts_way_of_rounding_changes_no_bit(folder):
@@ -226,6 +251,13 @@ def test_the_hosts_way_of_rounding_changes_no_bit(folder):
         assert float(torch.tensor(1e-40) * 1) == 0  # the host has its own way again
     finally:
         torch.set_flush_denormal(False)
+    upwards, nearest = 0x800, 0  # of x86
+    if platform.machine() in ("x86_64", "AMD64") and ctypes.CDLL(None).fesetround(upwards) == 0:
+        try:
+            rounded_upwards = engine.run(sequences())
+        finally:
+            ctypes.CDLL(None).fesetround(nearest)
+        assert same_bits(rounded_upwards, expected)
 
 
 def test_types_of_tokens(tmp_path):
@@ -272,10 +304,30 @@ assert not {{"torch", "transformers"}} & set(sys.modules), "imported"
     assert done.stdout.strip() == "(1, 3)"
 
 
-@pytest.mark.parametrize("asked", [[], [[]], [[5], []], [[99]], [[-1]], [[5] * 65], [[5, 2**40]]])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *([], [[]], [[5], []], [[99]], [[-1]], [[5] * 65], [[5, 2**40]], [[5, 2**70]], [[5.9, 6.9]]),
+        *([[[5]]], [["a"]], None, 5, [None], [np.array([5, 2**32 + 5])]),
+    ],
+)
 def test_tokens_are_checked(folder, asked):
-    with pytest.raises((DataError, OverflowError)):
+    with pytest.raises(DataError):
         NativeEncoder(folder).run(asked)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, "2", 2**40])
+def test_threads_are_checked(folder, threads):
+    with pytest.raises(ConfigError, match="`threads` is"):
+        NativeEncoder(folder, threads=threads)
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "mpnet"])
+def test_padding_that_is_written_in_a_text_takes_no_position(tmp_path, family):
+    model = save(tmp_path, family, "ForTokenClassification", floats=True)
+    for ids in ([0, 5, 1, 6, 2], [1, 1, 5], [5, 1]):
+        expected = in_torch(model, ids)
+        np.testing.assert_allclose(NativeEncoder(tmp_path).run([ids]), expected, atol=2e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("types", [[[0, 2]], [[0, -1]], [[0]], []])
@@ -336,6 +388,11 @@ def test_other_families_and_heads_are_refused_by_name(tmp_path):
         ("layer_norm_eps", float("nan")),
         ("model_type", []),
         ("architectures", ["BertForMaskedLM"]),
+        ("architectures", ["BertLMHeadModel"]),
+        ("architectures", ["RobertaForSequenceClassification"]),
+        ("is_decoder", True),
+        ("add_cross_attention", True),
+        ("position_embedding_type", "relative_key"),
         ("architectures", 7),
     ],
 )

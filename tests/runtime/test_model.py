@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 
 import slimformer
-from slimformer.errors import ArtifactError, ConfigError, DataError
+from slimformer.errors import ArtifactError, ConfigError, DataError, SlimformerError
 from slimformer.models.sentence import SentenceSettings
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.model import NativeModel
@@ -58,6 +58,26 @@ def test_a_pair_is_read_as_one(tmp_path):
     assert flat(answer, "score") == pytest.approx(flat(expected, "score"), abs=1e-5)
 
 
+@pytest.mark.parametrize("made", [hf.DistilBertForSequenceClassification, hf.RobertaForSequenceClassification])
+def test_pairs_are_read_where_tokens_have_no_types(tmp_path, made):
+    folder = runs.reader(tmp_path)
+    config = made.config_class(vocab_size=30522, num_labels=3, pad_token_id=0)
+    config.update({"dim": 32, "hidden_size": 32, "n_layers": 1, "num_hidden_layers": 1, "n_heads": 4, "hidden_dim": 64})
+    config.update({"num_attention_heads": 4, "intermediate_size": 64, "type_vocab_size": 1})
+    made(config).save_pretrained(folder)
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": ["input_ids", "attention_mask"]}
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "pad_token": "[PAD]"}))
+    pair = {"text": TEXTS[0], "text_pair": TEXTS[1]}
+    expected = hf.pipeline("text-classification", str(folder), top_k=None)(pair)
+    answer = NativeModel(folder).predict((TEXTS[0], TEXTS[1]), top_k=None)
+    assert flat(answer, "score") == pytest.approx(flat(expected, "score"), abs=1e-5)
+
+
+def test_many_texts_are_answered_in_batches(tmp_path):
+    native = NativeModel(classifier(tmp_path / "model"))
+    assert native(TEXTS * 5, batch_size=2) == native(TEXTS * 5)
+
+
 @pytest.mark.parametrize("pooling", [("mean",), ("cls",), ("cls", "max")])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_vectors_are_those_of_sentence_transformers(tmp_path, pooling, normalize):
@@ -78,6 +98,9 @@ def test_texts_are_cut_to_what_the_folder_says(tmp_path):
     folder = classifier(tmp_path / "model")
     assert NativeModel(folder).max_length == 512
     assert NativeModel(folder, max_length=7).max_length == 7
+    for length in (0, 1, 3, "8"):
+        with pytest.raises(SlimformerError, match="give"):
+            NativeModel(folder, max_length=length)
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 9}))
     native = NativeModel(folder)
     assert native.max_length == 9
@@ -116,10 +139,15 @@ def test_what_cannot_be_asked_says_so(tmp_path):
     for call, error, words in (
         (lambda: made.encode("so"), ConfigError, "ask it with `predict`"),
         (lambda: bare.predict("so"), ConfigError, "ask it with `encode`"),
-        (lambda: made.predict([]), DataError, "at least one text"),
-        (lambda: bare.encode([]), DataError, "at least one text"),
-        (lambda: made.predict("so", top_k=0), ConfigError, "`top_k` is 0"),
-        (lambda: bare.encode("so", batch_size=0), ConfigError, "`batch_size` is 0"),
+        (lambda: made.predict([]), DataError, "give at least one"),
+        (lambda: bare.encode([]), DataError, "give at least one"),
+        (lambda: made.predict(5), DataError, "is no text"),
+        (lambda: made.predict([None]), DataError, "is no text"),
+        (lambda: made.predict(("a", "b", "c")), DataError, "is no text"),
+        (lambda: made.predict("\ud800"), DataError, "fails at one of the texts"),
+        (lambda: bare.encode([("a", "b")]), DataError, "is no text"),
+        (lambda: made.predict("so", top_k=0), ConfigError, "`top_k` is `0`"),
+        (lambda: bare.encode("so", batch_size=0), SlimformerError, "batch-size` is `0`"),
         (lambda: NativeModel(runs.viewer(tmp_path / "images")), EngineError, "reads images"),
     ):
         with pytest.raises(error, match=words):
@@ -127,6 +155,18 @@ def test_what_cannot_be_asked_says_so(tmp_path):
     SentenceSettings(("lasttoken",)).write(tmp_path / "bare", bare.encode("so").shape[0])
     with pytest.raises(EngineError, match="pools by `lasttoken`"):
         NativeModel(tmp_path / "bare").encode("so")
+    prompted = SentenceSettings(("mean",), False, {"ask": "query: "}, "ask", include_prompt=False)
+    prompted.write(tmp_path / "bare", 32)
+    with pytest.raises(EngineError, match="leaves its prompt out"):
+        NativeModel(tmp_path / "bare")
+    config = json.loads((tmp_path / "made" / "config.json").read_text())
+    (tmp_path / "made" / "config.json").write_text(json.dumps({**config, "id2label": None}))
+    assert NativeModel(tmp_path / "made").predict("so")[0]["label"].startswith("LABEL_")
+    tokenizer = json.loads((tmp_path / "made" / "tokenizer.json").read_text())
+    tokenizer["post_processor"]["single"].append({"SpecialToken": {"id": "[NONE]", "type_id": 0}})
+    (tmp_path / "made" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises((EngineError, DataError)):
+        NativeModel(tmp_path / "made").predict("so")
     (tmp_path / "made" / "tokenizer.json").write_text("{}")
     with pytest.raises(EngineError, match=r"no tokenizer\.json that can be read"):
         NativeModel(tmp_path / "made")

@@ -19,6 +19,7 @@ class Architecture:
     """How the first hidden states come about, and what a file calls otherwise than the model does.
 
     Args:
+        classes: How the names of its classes begin.
         positions: The table of positions, if any.
         types: The table of types of tokens, if any.
         norm: The norm of what was looked up, if any.
@@ -29,6 +30,7 @@ class Architecture:
         file_names: Fields of the `Family` that are other names in a file.
     """
 
+    classes: str
     positions: str | None = "embeddings.position_embeddings.weight"
     types: str | None = "embeddings.token_type_embeddings.weight"
     norm: str | None = "embeddings.LayerNorm"
@@ -43,8 +45,9 @@ class Architecture:
         return replace(family_of(kind), **dict(self.file_names))  # type: ignore[arg-type]
 
 
-_BERT = Architecture()
+_BERT = Architecture("Bert")
 _VIT = Architecture(
+    "ViT",
     positions="embeddings.position_embeddings",
     types=None,
     norm=None,
@@ -63,19 +66,20 @@ _VIT = Architecture(
 #: Families that the engine runs, by `model_type`.
 ARCHITECTURES = {
     "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "distilbert": Architecture(types=None),
-    "electra": Architecture(projection="embeddings_project"),
-    "mpnet": Architecture(types=None, distances="encoder.relative_attention_bias.weight"),
+    "roberta": replace(_BERT, classes="Roberta"),
+    "xlm-roberta": replace(_BERT, classes="XLMRoberta"),
+    "distilbert": Architecture("DistilBert", types=None),
+    "electra": Architecture("Electra", projection="embeddings_project"),
+    "mpnet": Architecture("MPNet", types=None, distances="encoder.relative_attention_bias.weight"),
     "modernbert": Architecture(
+        "ModernBert",
         positions=None,
         types=None,
         norm="embeddings.norm",
         biased=("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"),
     ),
     "vit": _VIT,
-    "deit": replace(_VIT, tokens=("embeddings.cls_token", "embeddings.distillation_token")),
+    "deit": replace(_VIT, classes="DeiT", tokens=("embeddings.cls_token", "embeddings.distillation_token")),
 }
 
 
@@ -160,6 +164,6 @@ def head_of(kind: str, config: Mapping[str, Any], name: str) -> Head:
     classes = config.get("architectures")
     made = str(classes[0]) if isinstance(classes, list) and classes else ""
     for ending, heads in HEADS.items():
-        if made.endswith(ending) and kind in heads:
+        if made == f"{ARCHITECTURES[kind].classes}{ending}" and kind in heads:
             return heads[kind].of_config(config)
     raise EngineError(f"the engine has no head of `{made}` of `{name}`")

@@ -95,6 +95,14 @@ class Settings:
             )
         return True
 
+    def refuse_others(self) -> None:
+        """Refuse what a config can ask of a family and the engine does not do."""
+        others = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
+        for name, usual in others.items():
+            value = self.config.get(name)
+            if value not in (None, usual):
+                raise EngineError(f"`{self.folder}` has `{name}` `{value}`; the engine runs encoders with `{usual}`")
+
     def wrong(self, name: str, value: Any) -> EngineError:
         """What to say of a setting that cannot be."""
         return EngineError(f"config.json of `{self.folder}` has `{name}` `{value}`; copy it again")
@@ -137,6 +145,7 @@ class _Builder:
     def __init__(
         self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, ffn: int | None
     ) -> None:
+        settings.refuse_others()
         self.stored = stored
         self.ffn = ffn
         self.settings = settings
@@ -182,7 +191,7 @@ class _Builder:
 
     def _texts(self) -> dict[str, Any]:
         stored, base, where = self.stored, self.base, self.architecture
-        width = self.settings.config.get("embedding_size", self.hidden)
+        width = self.settings.config.get("embedding_size") or self.hidden
         if not isinstance(width, int) or not 0 < width < MOST:
             raise self.settings.wrong("embedding_size", width)
         offset = self.settings.count("pad_token_id") + 1 if self.family.positions_after_padding else 0
@@ -203,19 +212,24 @@ class _Builder:
         stored, base, where = self.stored, self.base, self.architecture
         size, patch = self.settings.side("image_size"), self.settings.side("patch_size")
         channels = self.settings.count("num_channels")
-        tokens = [stored.floats(f"{base}{name}", axes=3)[0] for name in where.tokens]
+        tokens = [stored.floats(f"{base}{name}", axes=3) for name in where.tokens]
         patches = f"{base}{self.family.patch_embedding}"
         weight = stored.floats(f"{patches}.weight", axes=4)
-        if size % patch or weight.shape[1:] != (channels, patch, patch):
+        if size % patch or weight.shape != (self.hidden, channels, patch, patch):
             raise self.settings.wrong("patch_size", patch)
+        longest = len(tokens) + (size // patch) ** 2
+        positions = stored.floats(f"{base}{where.positions}", axes=3)
+        shapes = [token.shape for token in tokens]
+        if positions.shape != (1, longest, self.hidden) or any(shape != (1, 1, self.hidden) for shape in shapes):
+            raise EngineError(f"positions or tokens of `{stored.name}` do not fit its images; copy it again")
         return {
-            "words": np.ascontiguousarray(np.concatenate(tokens)),
-            "positions": np.ascontiguousarray(stored.floats(f"{base}{where.positions}", axes=3)[0]),
+            "words": np.ascontiguousarray(np.concatenate([token[0] for token in tokens])),
+            "positions": positions[0],
             "types": None,
             "norm": None,
             "projection": stored.float_matrix([(weight.reshape(len(weight), -1), stored.bias(patches))]),
             "position_offset": 0,
-            "longest": len(tokens) + (size // patch) ** 2,
+            "longest": longest,
         }
 
     def _add_block(self, encoder: Any, number: int, window: int, rotation: Any) -> None:
@@ -271,15 +285,16 @@ class _Builder:
         made = {}
         for kind in set(map(str, kinds)):
             given = angles.get(kind)
-            theta = given.get("rope_theta") if isinstance(given, dict) and given.get("rope_type") == "default" else None
-            if kind not in ("full_attention", "sliding_attention") or not isinstance(theta, float) or not theta > 1:
+            usual = isinstance(given, dict) and given.get("rope_type") == "default"
+            theta: Any = given.get("rope_theta") if usual else None  # type: ignore[union-attr]
+            if kind not in ("full_attention", "sliding_attention") or type(theta) not in (int, float) or not theta > 1:
                 raise EngineError(
                     f"config.json of `{self.stored.name}` has `rope_parameters` `{given}` for `{kind}`; the engine "
                     "turns by the default rule, in blocks of full and of sliding attention"
                 )
             made[kind] = (
                 window if kind == "sliding_attention" else 0,
-                kernels().Rotation(*self._angles(theta, longest)),
+                kernels().Rotation(*self._angles(float(theta), longest)),
             )
         return [made[str(kind)] for kind in kinds]
 

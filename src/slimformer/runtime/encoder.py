@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.errors import ConfigError, DataError
+from slimformer.config import check_threads
+from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import JsonError, as_path, read_json
 from slimformer.runtime.architecture import architecture_of, head_of
-from slimformer.runtime.building import Model, build
+from slimformer.runtime.building import Model, Settings, build
 from slimformer.runtime.checkpoint import EngineError, read_tensors
 from slimformer.runtime.native import instruction_set, kernels
 
@@ -48,9 +49,10 @@ class NativeEncoder:
 
     def __init__(self, model: str | Path | Model, threads: int | None = None) -> None:
         self.instruction_set = instruction_set()
-        self.threads = kernels().threads() if threads is None else threads
-        if self.threads < 1:
-            raise ConfigError(f"`threads` is {self.threads}; give 1 or more")
+        try:
+            self.threads = kernels().threads() if threads is None else check_threads(threads)
+        except ValueError as error:
+            raise ConfigError(f"`threads` is `{describe(threads)}`; {error}") from None
         config = model.config if isinstance(model, Model) else _read_config(as_path(model))
         self.name = model.name if isinstance(model, Model) else model
         self.config = config
@@ -58,10 +60,13 @@ class NativeEncoder:
         architecture = architecture_of(kind, str(self.name))
         self.head = head_of(kind, config, str(self.name))
         self.reads_images = bool(architecture.tokens)
+        types = config.get("type_vocab_size")
+        #: Whether tokens have types; a table of one row tells nothing.
+        self.reads_types = architecture.types is not None and isinstance(types, int) and types > 1
         parts = model if isinstance(model, Model) else Model(model, config, read_tensors(as_path(model)))
         try:
             self._encoder = build(parts, architecture, self.head)
-        except (kernels().InputError, TypeError) as error:
+        except (kernels().InputError, TypeError, ValueError, IndexError) as error:
             raise EngineError(f"the engine does not run `{self.name}`: {error}; copy it again") from error
 
     @property
@@ -94,13 +99,11 @@ class NativeEncoder:
         Returns:
             float32, a row for each sequence, or for each token of all sequences one after the other.
         """
-        starts = np.cumsum([0, *map(len, sequences)], dtype=np.int64)
-        if len(sequences) == 0 or starts[-1] > np.iinfo(np.int32).max:
-            raise DataError(f"{len(sequences)} sequences of {starts[-1]} tokens; give 1 or more, and fewer tokens")
-        if types is not None and list(map(len, types)) != list(map(len, sequences)):
+        ids, lengths = _flat(sequences, "tokens")
+        flat, others = (None, lengths) if types is None else _flat(types, "types of tokens")
+        if others != lengths:
             raise DataError("types of tokens are not as many as the tokens of each sequence; give one for each")
-        ids = np.concatenate([np.asarray(each, np.int32) for each in sequences])
-        flat = None if types is None else np.concatenate([np.asarray(each, np.int32) for each in types])
+        starts = np.cumsum([0, *lengths], dtype=np.int64)
         try:
             outputs = self._encoder.run(ids, flat, starts.astype(np.int32), self.threads, self.instruction_set)
         except kernels().InputError as error:
@@ -116,10 +119,16 @@ class NativeEncoder:
         Returns:
             float32, a row for each image, or for each patch, and those before them, of all images one after the other.
         """
-        patch = self.config["patch_size"] if self.reads_images else 1
-        side = patch if isinstance(patch, int) else patch[0]
-        if pixels.ndim != 4 or not pixels.size or pixels.shape[2] % side or pixels.shape[3] % side:
-            raise DataError(f"pixels of shape {list(pixels.shape)}; give [images, channels, height, width]")
+        if not self.reads_images:
+            raise DataError(f"images were given to `{self.name}`, a model of texts; give tokens to `run`")
+        settings = Settings(self.config, self.name)
+        side, size = settings.side("patch_size"), settings.side("image_size")
+        fits = isinstance(pixels, np.ndarray) and pixels.dtype.kind in "fiu" and pixels.ndim == 4
+        if not fits or not len(pixels) or pixels.shape[2:] != (size, size):
+            raise DataError(
+                f"`{describe(pixels)}` was given to `{self.name}`; give an array of numbers, [images, channels, {size}, "
+                f"{size}]"
+            )
         images, channels, height, width = pixels.shape
         rows = pixels.reshape(images, channels, height // side, side, width // side, side).transpose(0, 2, 4, 1, 3, 5)
         patches = np.ascontiguousarray(rows.reshape(images, -1, channels * side * side), np.float32)
@@ -133,6 +142,21 @@ class NativeEncoder:
         if not np.isfinite(outputs).all():
             raise DataError(f"`{self.name}` answers with NaN or infinity; copy it again, or make it anew")
         return outputs
+
+
+def _flat(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array, list[int]]:
+    """Whole numbers of some sequences one after the other, and how many each has."""
+    try:
+        arrays = [np.asarray(each) for each in sequences]
+    except (TypeError, ValueError):
+        arrays = []
+    if not arrays or any(each.ndim != 1 or (each.size and each.dtype.kind not in "iu") for each in arrays):
+        raise DataError(f"{what} are `{describe(sequences)}`; give one or more lists of whole numbers")
+    flat = np.concatenate(arrays)
+    limits = np.iinfo(np.int32)
+    if flat.size > limits.max or (flat.size and (flat.min() < limits.min or flat.max() > limits.max)):
+        raise DataError(f"{flat.size} {what}, or one beyond 32 bits; give fewer, and those of the vocabulary")
+    return flat.astype(np.int32), [len(each) for each in arrays]
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
