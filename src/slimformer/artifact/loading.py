@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from slimformer.artifact import reading
 from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
-from slimformer.artifact.layout import CONFIG, PROBE, READING
+from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.manifest import Manifest, read_manifest
-from slimformer.artifact.probe import read_probe, rounding_spec
+from slimformer.artifact.probe import read_probe
+from slimformer.artifact.probe.recorded import check_recorded
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.task import check_task
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
     from slimformer.artifact.storage.handler import Storage
     from slimformer.runtime.model import NativeModel
-
-
-#: How far the outputs may lie from those recorded, relative to the largest and absolute, by the bytes of a weight:
-#: room for another machine's arithmetic, and for that of a shorter type than the recording was in.
-TOLERANCE = {1: (0.5, 0.05), 2: (0.2, 0.02), 4: (1e-4, 1e-5), 8: (1e-4, 1e-5)}
 
 
 @dataclass(frozen=True)
@@ -97,8 +92,8 @@ def load(
         dtype: type of the weights in memory; as saved when not given.
         base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
         cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
-        engine: `native` for the native engine, without torch; what comes then is asked with texts. Its file is read as
-            it is, so that of the settings above none but the folder is of use.
+        engine: `native` for the native engine, without torch; what comes then is asked with texts. None of the other
+            settings goes with it.
 
     Example:
         >>> loaded = load("out/sst2")
@@ -107,8 +102,8 @@ def load(
         [{'label': 'positive', 'score': 0.98}]
     """
     if engine is not None:
-        given = (trust_remote_code, device, dtype, base, cast_base)
-        return _load_native(as_path(folder), engine, check and not any(given))
+        others = trust_remote_code or cast_base or not check or (device, dtype, base) != (None, None, None)
+        return _load_native(as_path(folder), engine, others)
     path, place, kind = as_path(folder), as_device(device), as_dtype(dtype)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
@@ -118,16 +113,15 @@ def load(
     return loaded
 
 
-def _load_native(path: Path, engine: str, alone: bool) -> NativeModel:
+def _load_native(path: Path, engine: str, others: bool) -> NativeModel:
     from slimformer.runtime.model import NativeModel
 
-    if engine != "native" or not alone:
+    if engine != "native" or others:
         raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
     manifest = checked_manifest(path)
     if manifest.model.storage not in ("plain", "packed"):
         raise ArtifactError(
-            f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; run `slimformer "
-            'merge` or `extract` first, or open it with `open_pipeline(..., engine="native")`'
+            f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; merge or extract it"
         )
     length = None if manifest.task is None else manifest.task.settings.get("max_length")
     return NativeModel(path, max_length=length if isinstance(length, int) else None)
@@ -225,38 +219,6 @@ def _check_weight_files(folder: Path, manifest: Manifest, files: Sequence[Path])
     for name in sorted(manifest.files):
         if name.endswith(".safetensors") and name not in read:
             raise ArtifactError(f"artifact `{folder}` holds `{name}`, which is no part of its model; remove it")
-
-
-def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
-    """Refuse what does not read inputs and answer the probe as recorded at saving; return the largest difference.
-
-    Args:
-        folder: The folder.
-        loaded: What was loaded from it.
-        bytes_each: Bytes of a weight, which say how far answers may lie apart.
-    """
-    model, probe = loaded.model, read_probe(folder)
-    for name, digest in {READING: probe.reading, **probe.bound}.items():
-        file = loaded.manifest.files.get(name)
-        if digest is not None and (file is None or file.sha256 != digest):
-            raise ArtifactError(
-                f"`{name}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
-                "artifact again"
-            )
-    reading.check(folder, model.config, loaded.processor, loaded.manifest.task)
-    relative, absolute = TOLERANCE[bytes_each]
-    try:
-        return probe.check(model, relative=relative, absolute=absolute)
-    except ArtifactError as error:
-        hint = "weights, config or the transformers version are not those of the saving"
-        if not probe.unrounded and rounding_spec(model) is not None:
-            hint += (
-                ", or another machine rounds an activation to the next step, which this early artifact does not allow "
-                "for: if you trust it, load it with `--no-check` (`check=False`) and save it again"
-            )
-        raise ArtifactError(
-            f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; {hint}"
-        ) from error
 
 
 def load_model(

@@ -16,11 +16,11 @@ from slimformer.artifact.loading import (
     Loaded,
     architecture_of,
     check_class,
-    check_recorded,
     check_stored,
     checked_manifest,
     load_processor,
 )
+from slimformer.artifact.probe.recorded import check_recorded
 from slimformer.artifact.storage.mask import check_shapes, narrow
 from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size, mask_config
 from slimformer.artifact.storage.mask_file import MaskFile

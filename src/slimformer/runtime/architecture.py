@@ -162,8 +162,8 @@ def architecture_of(kind: str, name: str) -> Architecture:
 def head_of(kind: str, config: Mapping[str, Any], name: str) -> Head:
     """What follows the blocks of a model."""
     classes = config.get("architectures")
-    made = str(classes[0]) if isinstance(classes, list) and classes else ""
+    saved_class = str(classes[0]) if isinstance(classes, list) and classes else ""
     for ending, heads in HEADS.items():
-        if made == f"{ARCHITECTURES[kind].classes}{ending}" and kind in heads:
+        if saved_class == f"{ARCHITECTURES[kind].classes}{ending}" and kind in heads:
             return heads[kind].of_config(config)
-    raise EngineError(f"the engine has no head of `{made}` of `{name}`")
+    raise EngineError(f"the engine has no head of `{saved_class}` of `{name}`")

@@ -11,6 +11,7 @@ import numpy as np
 from slimformer.anatomy.family import Fused, family_of
 from slimformer.runtime.checkpoint import Checkpoint, EngineError
 from slimformer.runtime.native import kernels
+from slimformer.runtime.settings import MOST, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,92 +21,8 @@ if TYPE_CHECKING:
     from slimformer.runtime.architecture import Architecture, Head
     from slimformer.runtime.onnx import Array
 
-#: Rounding of activations that the kernels do.
-ROUNDING = {"bits": 8, "per": "token", "clip": None, "symmetric": True}
-ACTIVATIONS = frozenset({"gelu", "relu", "silu"})
-#: No number of a config reaches it.
-MOST = 1 << 24
 #: Buckets of MPNet's distances, and the distance from which on all share the last one.
 BUCKETS, FAR = 32, 128
-
-
-class Settings:
-    """A config, read with care.
-
-    Args:
-        config: As it was read from JSON.
-        folder: Where it lies, for messages.
-    """
-
-    def __init__(self, config: Mapping[str, Any], folder: str | Path) -> None:
-        self.config = config
-        self.folder = folder
-
-    def count(self, *names: str) -> int:
-        """A number, by whichever name it has."""
-        value = next((self.config[name] for name in names if name in self.config), None)
-        if not isinstance(value, int) or not 0 <= value < MOST:
-            raise self.wrong(names[0], value)
-        return value
-
-    def side(self, name: str) -> int:
-        """The side of a square, given once or twice."""
-        value = self.config.get(name)
-        if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
-            value = value[0]
-        if not isinstance(value, int) or not 0 < value < MOST:
-            raise self.wrong(name, value)
-        return value
-
-    def epsilon(self) -> float:
-        """What is added to a variance."""
-        name = "norm_eps" if "norm_eps" in self.config else "layer_norm_eps"
-        value = self.config.get(name, 1e-12)
-        if not isinstance(value, float) or not 0 <= value < 1:
-            raise self.wrong(name, value)
-        return value
-
-    def activation(self) -> str:
-        """That of the feed-forward layers."""
-        names = ("hidden_act", "activation", "hidden_activation")
-        value = next((self.config[name] for name in names if name in self.config), None)
-        if value not in ACTIVATIONS:
-            raise EngineError(
-                f"`{self.folder}` has the activation `{value}`; the engine has {', '.join(sorted(ACTIVATIONS))}"
-            )
-        return str(value)
-
-    def group_size(self) -> int | None:
-        """Columns of a packed weight that share a scale, where groups do."""
-        quantization = self.config.get("quantization_config")
-        size = quantization.get("group_size") if isinstance(quantization, dict) else None
-        if size is not None and (type(size) is not int or not 0 < size < MOST):
-            raise self.wrong("group_size", size)
-        return size
-
-    def rounds(self) -> bool:
-        """Whether matrices are packed and activations rounded; else all is in floats."""
-        quantization = self.config.get("quantization_config")
-        if quantization is None:
-            return False
-        if not isinstance(quantization, dict) or quantization.get("activations") != ROUNDING:
-            raise EngineError(
-                f"`{self.folder}` does not round activations to 8 bits for each token; the engine does, so quantize "
-                "the model with `--activations int8 --activation-scale token`"
-            )
-        return True
-
-    def refuse_others(self) -> None:
-        """Refuse what a config can ask of a family and the engine does not do."""
-        others = {"is_decoder": False, "add_cross_attention": False, "position_embedding_type": "absolute"}
-        for name, usual in others.items():
-            value = self.config.get(name)
-            if value not in (None, usual):
-                raise EngineError(f"`{self.folder}` has `{name}` `{value}`; the engine runs encoders with `{usual}`")
-
-    def wrong(self, name: str, value: Any) -> EngineError:
-        """What to say of a setting that cannot be."""
-        return EngineError(f"config.json of `{self.folder}` has `{name}` `{value}`; copy it again")
 
 
 @dataclass(frozen=True)
@@ -282,21 +199,22 @@ class _Builder:
         window = self.settings.count("local_attention") // 2
         if not window:
             raise self.settings.wrong("local_attention", config["local_attention"])
-        made = {}
+        turned = {}
         for kind in set(map(str, kinds)):
-            given = angles.get(kind)
-            usual = isinstance(given, dict) and given.get("rope_type") == "default"
-            theta: Any = given.get("rope_theta") if usual else None  # type: ignore[union-attr]
+            rule: Any = angles.get(kind)
+            theta: Any = (
+                rule.get("rope_theta") if isinstance(rule, dict) and rule.get("rope_type") == "default" else None
+            )
             if kind not in ("full_attention", "sliding_attention") or type(theta) not in (int, float) or not theta > 1:
                 raise EngineError(
-                    f"config.json of `{self.stored.name}` has `rope_parameters` `{given}` for `{kind}`; the engine "
+                    f"config.json of `{self.stored.name}` has `rope_parameters` `{rule}` for `{kind}`; the engine "
                     "turns by the default rule, in blocks of full and of sliding attention"
                 )
-            made[kind] = (
+            turned[kind] = (
                 window if kind == "sliding_attention" else 0,
                 kernels().Rotation(*self._angles(float(theta), longest)),
             )
-        return [made[str(kind)] for kind in kinds]
+        return [turned[str(kind)] for kind in kinds]
 
     def _angles(self, theta: float, longest: int) -> tuple[Array, Array]:
         """Cosines and sines for each position and pair of a head, rounded once from 64 bits."""

@@ -15,9 +15,10 @@ from slimformer.config import check_threads
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import JsonError, as_path, read_json
 from slimformer.runtime.architecture import architecture_of, head_of
-from slimformer.runtime.building import Model, Settings, build
+from slimformer.runtime.building import Model, build
 from slimformer.runtime.checkpoint import EngineError, read_tensors
 from slimformer.runtime.native import instruction_set, kernels
+from slimformer.runtime.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,8 +127,7 @@ class NativeEncoder:
         fits = isinstance(pixels, np.ndarray) and pixels.dtype.kind in "fiu" and pixels.ndim == 4
         if not fits or not len(pixels) or pixels.shape[2:] != (size, size):
             raise DataError(
-                f"`{describe(pixels)}` was given to `{self.name}`; give an array of numbers, [images, channels, {size}, "
-                f"{size}]"
+                f"`{describe(pixels)}` was given to `{self.name}`; give numbers, [images, channels, {size}, {size}]"
             )
         images, channels, height, width = pixels.shape
         rows = pixels.reshape(images, channels, height // side, side, width // side, side).transpose(0, 2, 4, 1, 3, 5)

@@ -6,9 +6,10 @@ import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact.converting.filling import fill_up
-from slimformer.artifact.loading import TOLERANCE, load
+from slimformer.artifact.loading import load
 from slimformer.artifact.manifest import Manifest, Step, read_manifest
 from slimformer.artifact.probe import ask, batch_for, difference, relative_difference, rounding_spec
+from slimformer.artifact.probe.recorded import TOLERANCE
 from slimformer.artifact.saving import republish, save
 from slimformer.artifact.staging import check_place
 from slimformer.artifact.storage.handler import storage_of
