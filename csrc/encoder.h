@@ -1,4 +1,4 @@
-// A whole forward of an encoder on ragged batches: ternary matrices with activations rounded to int8, or floats.
+// A whole forward of an encoder on ragged batches: matrices of codes with activations rounded to int8, or of floats.
 #pragma once
 
 #include <atomic>

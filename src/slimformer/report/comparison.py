@@ -94,12 +94,13 @@ def verdict(comparison: Comparison) -> str:
 def comparison_page(comparison: Comparison) -> Page:
     """All that was measured, on one page."""
     classes = [(row, row.quality.classes) for row in comparison.rows if row.quality.classes is not None]
+    dashed = "Dashed: the budgets. " if comparison.budgets else ""
     return Page(
         "Models compared",
         f"{verdict(comparison)[0].upper()}{verdict(comparison)[1:]}.",
         [
             comparison_table(comparison),
-            Figure("What quality costs", _picture(comparison), "Dashed: the budgets. Bars: 95 % intervals."),
+            Figure("What quality costs", _picture(comparison), f"{dashed}Bars: 95 % intervals."),
             *([_by_class(comparison, classes)] if classes else []),
             *(_confusion(row, scores) for row, scores in classes if _is_small(scores)),
             Facts("Measured with", _facts(comparison)),

@@ -26,7 +26,7 @@ BUCKETS, FAR = 32, 128
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelParts:
     """What an encoder is built from.
 
     Args:
@@ -47,7 +47,7 @@ class Model:
         return str(self.config.get("model_type", ""))
 
 
-def build(model: Model, architecture: Architecture, head: Head) -> Any:
+def build(model: ModelParts, architecture: Architecture, head: Head) -> Any:
     """An encoder of the kernels, with its head."""
     all_biased = all(model.config.get(name, True) for name in architecture.biased)
     settings = Settings(model.config, model.name)

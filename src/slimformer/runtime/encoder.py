@@ -1,4 +1,4 @@
-"""Encoders on the native kernels: ternary with activations of 8 bits, or in floats; one call for a whole forward.
+"""Encoders on the native kernels: packed with activations of 8 bits, or in floats; one call for a whole forward.
 
 Of an artifact that `slimformer quantize` wrote, codes and scales are read as they lie in the file and stay packed.
 Neither torch nor Transformers is imported. An answer has the same bits alone, in any batch, with any number of threads
@@ -15,7 +15,7 @@ from slimformer.config import check_threads
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import JsonError, as_path, read_json
 from slimformer.runtime.architecture import architecture_of, head_of
-from slimformer.runtime.building import Model, build
+from slimformer.runtime.building import ModelParts, build
 from slimformer.runtime.checkpoint import EngineError, read_tensors
 from slimformer.runtime.native import instruction_set, kernels
 from slimformer.runtime.settings import Settings
@@ -48,14 +48,14 @@ class NativeEncoder:
         (1, 2)
     """
 
-    def __init__(self, model: str | Path | Model, threads: int | None = None) -> None:
+    def __init__(self, model: str | Path | ModelParts, threads: int | None = None) -> None:
         self.instruction_set = instruction_set()
         try:
             self.threads = kernels().threads() if threads is None else check_threads(threads)
         except ValueError as error:
             raise ConfigError(f"`threads` is `{describe(threads)}`; {error}") from None
-        config = model.config if isinstance(model, Model) else _read_config(as_path(model))
-        self.name = model.name if isinstance(model, Model) else model
+        config = model.config if isinstance(model, ModelParts) else _read_config(as_path(model))
+        self.name = model.name if isinstance(model, ModelParts) else model
         self.config = config
         kind = str(config.get("model_type", ""))
         architecture = architecture_of(kind, str(self.name))
@@ -64,7 +64,7 @@ class NativeEncoder:
         types = config.get("type_vocab_size")
         #: Whether tokens have types; a table of one row tells nothing.
         self.reads_types = architecture.types is not None and isinstance(types, int) and types > 1
-        parts = model if isinstance(model, Model) else Model(model, config, read_tensors(as_path(model)))
+        parts = model if isinstance(model, ModelParts) else ModelParts(model, config, read_tensors(as_path(model)))
         try:
             self._encoder = build(parts, architecture, self.head)
         except (kernels().InputError, TypeError, ValueError, IndexError) as error:

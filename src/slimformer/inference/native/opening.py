@@ -12,7 +12,7 @@ from slimformer.errors import UsageError
 from slimformer.files import as_path
 from slimformer.models import load_skeleton
 from slimformer.models.processors import read_processor
-from slimformer.runtime.building import Model
+from slimformer.runtime.building import ModelParts
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.encoder import NativeEncoder
 from slimformer.views import snapshot
@@ -125,6 +125,6 @@ def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative:
     plain = snapshot(model)
     config = {**plain.config.to_dict(), "architectures": [type(plain).__name__]}
     tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
-    parts = Model(source.name, config, tensors, from_file=False)
+    parts = ModelParts(source.name, config, tensors, from_file=False)
     weights = [parameter.to("meta") for parameter in plain.parameters()]
     return OpenNative(source, NativeEncoder(parts, torch.get_num_threads()), processor, weights)
