@@ -98,7 +98,7 @@ class Matrix {
     bool rounds() const { return rounds_; }
     std::size_t bytes() const;
     // Bytes that each thread needs for a product.
-    std::size_t scratch() const { return rounds() ? digit_bytes(inputs_, codes_.bits) : 0; }
+    std::size_t scratch() const { return rounds() ? scratch_bytes(inputs_, codes_.bits) : 0; }
 
     // activation(x W^T + bias) by all threads of a team; of `x` and `rounded` one is read.
     void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,

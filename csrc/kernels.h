@@ -15,6 +15,8 @@ constexpr int kColumns = 16;
 constexpr int kRows = 6;
 constexpr int kInputs = 16;
 constexpr int kLanes = 16;
+// Panels that a set may take at once.
+constexpr int kMostPanels = 2;
 
 static constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
 
@@ -37,11 +39,12 @@ struct CodeMatrix {
     const float* bias = nullptr;    // [outputs, rounded up to 16]
 };
 
-// Bytes of the panels of 16 outputs, and of the same with a digit to a byte.
+// Bytes of a panel, of the same with a digit to a byte, and of as many of those as are taken at once.
 static constexpr std::size_t panel_bytes(std::size_t inputs, int bits) { return padded(inputs, kInputs) * 2 * bits; }
 static constexpr std::size_t digit_bytes(std::size_t inputs, int bits) {
     return padded(inputs, kInputs) * kColumns * (bits == 8 ? 2 : 1);
 }
+static constexpr std::size_t scratch_bytes(std::size_t inputs, int bits) { return kMostPanels * digit_bytes(inputs, bits); }
 
 // A matrix of floats, [outputs, inputs], in panels of 16 outputs.
 struct FloatMatrix {
@@ -114,7 +117,7 @@ struct Kernels {
     // Tiles `first` to `last` of rows of `inputs` floats.
     void (*quantize)(const float* x, int rows, int inputs, QuantizedRows out, int first, int last);
 
-    // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs]; `scratch` has `digit_bytes`.
+    // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs]; `scratch` has `scratch_bytes`.
     void (*codes)(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first,
                   int last, std::uint8_t* scratch);
 

@@ -52,22 +52,33 @@ inline Floats logistic(Floats x) {
     return where_less(x, fill(0.0f), e / (one + e), one / (one + e));
 }
 
-inline Floats activate(Floats x, Activation activation) {
-    switch (activation) {
-        case Activation::gelu:
-            return x * fma(error_function(x * fill(0.70710678f)), fill(0.5f), fill(0.5f));
-        case Activation::relu:
-            return max(fill(0.0f), x);
-        case Activation::silu:
-            return x * logistic(x);
-        case Activation::tanh: {
-            const Floats e = exponential(fill(-2.0f) * abs(x)), one = fill(1.0f);
-            return copy_sign((one - e) / (one + e), x);
-        }
-        case Activation::none:
-            break;
+template <Activation activation>
+inline Floats activate(Floats x) {
+    if constexpr (activation == Activation::gelu) return x * fma(error_function(x * fill(0.70710678f)), fill(0.5f), fill(0.5f));
+    if constexpr (activation == Activation::relu) return max(fill(0.0f), x);
+    if constexpr (activation == Activation::silu) return x * logistic(x);
+    if constexpr (activation == Activation::tanh) {
+        const Floats e = exponential(fill(-2.0f) * abs(x)), one = fill(1.0f);
+        return copy_sign((one - e) / (one + e), x);
     }
     return x;
+}
+
+// Calls `work` with an activation as a constant, so that loops over vectors do not ask for it each time.
+template <class Work>
+inline void with_activation(Activation activation, const Work& work) {
+    switch (activation) {
+        case Activation::gelu:
+            return work(std::integral_constant<Activation, Activation::gelu>());
+        case Activation::relu:
+            return work(std::integral_constant<Activation, Activation::relu>());
+        case Activation::silu:
+            return work(std::integral_constant<Activation, Activation::silu>());
+        case Activation::tanh:
+            return work(std::integral_constant<Activation, Activation::tanh>());
+        case Activation::none:
+            return work(std::integral_constant<Activation, Activation::none>());
+    }
 }
 
 // Rows of a length that is no multiple of 16 end in a part of a vector; the rest of it is filled up.
@@ -85,15 +96,17 @@ inline void store_part(float* to, Floats x, int count) {
     std::memcpy(to, part, sizeof(float) * count);
 }
 
-// NaN where one of the numbers is none, or infinite.
+// NaN where one of the numbers is none, or infinite. Two vectors at a time: neither result depends on the order.
 inline float largest_magnitude(const float* x, int count) {
-    Floats most = fill(0.0f), zero = fill(0.0f);
-    for (int i = 0; i < count; i += kLanes) {
-        const Floats part = load_part(x + i, count - i);
-        most = max(abs(part), most);
-        zero = fma(part, fill(0.0f), zero);
-    }
-    return largest(most) + sum(zero);
+    Floats most[2] = {fill(0.0f), fill(0.0f)}, zero[2] = {fill(0.0f), fill(0.0f)};
+    const auto add = [&](int which, Floats part) {
+        most[which] = max(abs(part), most[which]);
+        zero[which] = fma(part, fill(0.0f), zero[which]);
+    };
+    int i = 0;
+    for (; count - i >= 2 * kLanes; i += 2 * kLanes) add(0, load(x + i)), add(1, load(x + i + kLanes));
+    for (; i < count; i += kLanes) add(0, load_part(x + i, count - i));
+    return largest(max(most[0], most[1])) + sum(zero[0] + zero[1]);
 }
 
 // What 1 is multiplied with to become int8, and int8 to become what it stands for.
@@ -150,28 +163,33 @@ inline int steps_in_sixteen_bits(int most) { return 32767 / (2 * 127 * most) / 4
 // From so many rows on, a panel of 2 bits is unpacked once for all of them.
 constexpr int kRowsToUnpack = 12;
 
-// One panel of a matrix: as it is stored, or with a digit to a byte.
-struct Panel {
+// Panels of a matrix side by side: as they are stored, or with a digit to a byte.
+template <int panels>
+struct Panels {
     const CodeMatrix& w;
     const int column;
     const std::uint8_t* stored;
     const std::uint8_t* digits;  // null where `stored` is read
 
+    static constexpr int kWidth = panels * kColumns;
+
     int length() const { return static_cast<int>(padded(w.inputs, kInputs)); }
 
-    // Sums of products of a tile of rows, or several whole ones, with the digits of inputs `from` to `to`.
+    // Sums of products of a tile of rows, or several whole ones, with the digits of inputs `from` to `to`: [rows][kWidth].
     template <int rows>
     void multiply_range(const std::int8_t* x, int from, int to, std::int32_t* sums) const {
         const int steps = steps_in_sixteen_bits(w.bits == 8 ? 15 : w.most);
-        if (digits == nullptr) return multiply_packed<rows>(x, stored, length(), sums, steps);
+        if (digits == nullptr)
+            return multiply_packed<rows, panels>(x, stored, panel_bytes(w.inputs, w.bits), length(), sums, steps);
         constexpr int tile = rows < kRows ? rows : kRows;
+        const std::size_t next = digit_bytes(w.inputs, w.bits);
         const std::int8_t* values = x + static_cast<std::size_t>(from) * tile;
         const std::uint8_t* lower = digits + static_cast<std::size_t>(from) * kColumns;
-        multiply<rows>(values, lower, to - from, sums, steps);
+        multiply<rows, panels>(values, lower, next, to - from, sums, steps);
         if (w.bits < 8) return;
-        alignas(64) std::int32_t upper[rows * kColumns];
-        multiply<rows>(values, lower + static_cast<std::size_t>(length()) * kColumns, to - from, upper, steps);
-        for (int i = 0; i < rows * kColumns; i++) sums[i] += 16 * upper[i];
+        alignas(64) std::int32_t upper[rows * kWidth];
+        multiply<rows, panels>(values, lower + static_cast<std::size_t>(length()) * kColumns, next, to - from, upper, steps);
+        for (int i = 0; i < rows * kWidth; i++) sums[i] += 16 * upper[i];
     }
 
     // The sum of inputs `from` to `to` of a row of a tile.
@@ -187,50 +205,73 @@ struct Panel {
     template <int rows>
     void product(const std::int8_t* x, const float* row_scales, const std::int32_t* row_sums, Activation activation,
                  float* out) const {
-        Floats y[rows];
-        for (int row = 0; row < rows; row++) y[row] = load(w.bias + column);
+        Floats y[rows * panels];
+        for (int i = 0; i < rows * panels; i++) y[i] = load(w.bias + column + i % panels * kColumns);
         const int columns = static_cast<int>(padded(w.outputs, kColumns));
         const float* scales = w.scales + column;
         for (int from = 0; from < length(); from += w.group, scales += columns) {
             const int to = length() - from < w.group ? length() : from + w.group;
             const bool all = from == 0 && to == length();
-            alignas(64) std::int32_t sums[rows * kColumns];
+            alignas(64) std::int32_t sums[rows * kWidth];
             multiply_range<rows>(x, from, to, sums);
             for (int row = 0; row < rows; row++) {
                 const std::int32_t row_sum = all ? row_sums[row] : sum_range<rows>(x, row, from, to);
-                for (int i = 0; i < kColumns; i++)
-                    sums[row * kColumns + i] = w.stride * sums[row * kColumns + i] + w.lowest * row_sum;
-                y[row] = fma(from_integers(sums + row * kColumns) * fill(row_scales[row]), load(scales), y[row]);
+                const Floats row_scale = fill(row_scales[row]);
+                for (int panel = 0; panel < panels; panel++) {
+                    const Floats codes = from_integers(sums + row * kWidth + panel * kColumns, w.stride, w.lowest * row_sum);
+                    Floats& sum = y[row * panels + panel];
+                    sum = fma(codes * row_scale, load(scales + panel * kColumns), sum);
+                }
             }
         }
-        for (int row = 0; row < rows; row++)
-            store_part(out + static_cast<std::size_t>(row) * w.outputs, activate(y[row], activation), w.outputs - column);
+        with_activation(activation, [&](auto which) {
+            for (int i = 0; i < rows * panels; i++) {
+                const int from = i % panels * kColumns;
+                store_part(out + static_cast<std::size_t>(i / panels) * w.outputs + from,
+                           activate<decltype(which)::value>(y[i]), w.outputs - column - from);
+            }
+        });
     }
 };
 
-void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first, int last,
-           std::uint8_t* scratch) {
+// The columns of some panels side by side, from panel `number` on.
+template <int panels>
+inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out,
+                        int number, std::uint8_t* scratch) {
     const std::size_t length = padded(w.inputs, kInputs), half = panel_bytes(w.inputs, 4);
     const bool grouped = static_cast<std::size_t>(w.group) < length;
     const bool unpacked = w.bits > 2 || grouped || rows >= kRowsToUnpack;
-    for (int number = first; number < last; number++) {
-        const int column = number * kColumns;
-        const std::uint8_t* stored = w.panels + number * panel_bytes(w.inputs, w.bits);
-        if (unpacked && w.bits == 2) unpack_panel(stored, static_cast<int>(length), scratch);
-        if (w.bits > 2) unpack_nibbles(stored, static_cast<int>(length), scratch);
-        if (w.bits == 8) unpack_nibbles(stored + half, static_cast<int>(length), scratch + length * kColumns);
-        const Panel panel = {w, column, stored, unpacked ? scratch : nullptr};
-        int row = 0;
-        const auto run = [&](auto count) {
-            panel.product<decltype(count)::value>(x.values + row * length, x.scales + row, x.sums + row, activation,
-                                                  out + static_cast<std::size_t>(row) * w.outputs + column);
-        };
-        if constexpr (kTilesAtOnce > 1) {
-            constexpr int at_once = kTilesAtOnce * kRows;
-            if (unpacked && !grouped)
-                for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
-        }
-        for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
+    const std::uint8_t* const stored = w.panels + number * panel_bytes(w.inputs, w.bits);
+    for (int panel = 0; unpacked && panel < panels; panel++) {
+        const std::uint8_t* const from = stored + panel * panel_bytes(w.inputs, w.bits);
+        std::uint8_t* const to = scratch + panel * digit_bytes(w.inputs, w.bits);
+        if (w.bits == 2) unpack_panel(from, static_cast<int>(length), to);
+        if (w.bits > 2) unpack_nibbles(from, static_cast<int>(length), to);
+        if (w.bits == 8) unpack_nibbles(from + half, static_cast<int>(length), to + length * kColumns);
+    }
+    const int column = number * kColumns;
+    const Panels<panels> here = {w, column, stored, unpacked ? scratch : nullptr};
+    int row = 0;
+    const auto run = [&](auto count) {
+        here.template product<decltype(count)::value>(x.values + row * length, x.scales + row, x.sums + row, activation,
+                                                      out + static_cast<std::size_t>(row) * w.outputs + column);
+    };
+    if constexpr (kTilesAtOnce > 1) {
+        constexpr int at_once = kTilesAtOnce * kRows;
+        if (unpacked && !grouped)
+            for (; rows - row >= at_once; row += at_once) run(std::integral_constant<int, at_once>());
+    }
+    for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
+}
+
+void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first, int last,
+           std::uint8_t* scratch) {
+    for (int number = first; number < last;) {
+        const int count = last - number < kPanelsAtOnce ? last - number : kPanelsAtOnce;
+        with_count<kPanelsAtOnce>(count, [&](auto panels) {
+            code_panels<decltype(panels)::value>(x, rows, w, activation, out, number, scratch);
+        });
+        number += count;
     }
 }
 
@@ -246,9 +287,11 @@ inline void float_tile(const float* x, const float* panel, const FloatMatrix& w,
             sums[row] = fma(fill(x[static_cast<std::size_t>(row) * w.inputs + k]), weights, sums[row]);
     }
     const Floats bias = load(w.bias + column);
-    for (int row = 0; row < rows; row++)
-        store_part(out + static_cast<std::size_t>(row) * w.outputs, activate(sums[row] + bias, activation),
-                   w.outputs - column);
+    with_activation(activation, [&](auto which) {
+        for (int row = 0; row < rows; row++)
+            store_part(out + static_cast<std::size_t>(row) * w.outputs, activate<decltype(which)::value>(sums[row] + bias),
+                       w.outputs - column);
+    });
 }
 
 void floats(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {
@@ -264,14 +307,16 @@ void floats(const float* x, int rows, const FloatMatrix& w, Activation activatio
 }
 
 void gate(const float* x, int width, Activation activation, float* out, int first, int last) {
-    for (int row = first; row < last; row++) {
-        const float* from = x + static_cast<std::size_t>(row) * 2 * width;
-        for (int i = 0; i < width; i += kLanes) {
-            const Floats gated = activate(load_part(from + i, width - i), activation);
-            store_part(out + static_cast<std::size_t>(row) * width + i, gated * load_part(from + width + i, width - i),
-                       width - i);
+    with_activation(activation, [&](auto which) {
+        for (int row = first; row < last; row++) {
+            const float* from = x + static_cast<std::size_t>(row) * 2 * width;
+            for (int i = 0; i < width; i += kLanes) {
+                const Floats gated = activate<decltype(which)::value>(load_part(from + i, width - i));
+                store_part(out + static_cast<std::size_t>(row) * width + i, gated * load_part(from + width + i, width - i),
+                           width - i);
+            }
         }
-    }
+    });
 }
 
 void norm(const float* x, const float* residual, int width, const Norm& norm, float* out, int first, int last) {

@@ -105,7 +105,8 @@ void Matrix::product(const Kernels& kernels, Team& team, const float* x, const Q
                      Activation activation, float* out, std::uint8_t* scratch) const {
     const int panels = parts_of(outputs_, kColumns);
     const std::int64_t panel = static_cast<std::int64_t>(rows) * inputs_ * kColumns;
-    const int size = static_cast<int>(std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel)));
+    const std::int64_t enough = std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel));
+    const int size = static_cast<int>(padded(enough, kMostPanels));
     CodeMatrix codes = codes_;
     codes.panels = panels_.data(), codes.scales = scales_.data(), codes.bias = bias_.data();
     const FloatMatrix floats = {outputs_, inputs_, floats_.data(), bias_.data()};

@@ -77,6 +77,13 @@ inline void store_integers(void* to, __m256i x) { _mm256_storeu_si256(static_cas
 inline Floats from_integers(const std::int32_t* from) {
     return {_mm256_cvtepi32_ps(integers(from)), _mm256_cvtepi32_ps(integers(from + 8))};
 }
+inline Floats from_integers(const std::int32_t* from, std::int32_t stride, std::int32_t offset) {
+    const auto half = [=](const std::int32_t* eight) {
+        const __m256i whole = stride == 1 ? integers(eight) : _mm256_mullo_epi32(integers(eight), _mm256_set1_epi32(stride));
+        return _mm256_cvtepi32_ps(_mm256_add_epi32(whole, _mm256_set1_epi32(offset)));
+    };
+    return {half(from), half(from + 8)};
+}
 inline __m256i spread(const void* four_bytes) {
     std::int32_t value;
     std::memcpy(&value, four_bytes, sizeof value);
@@ -124,6 +131,7 @@ inline void add_products(__m256i (&sums)[2], __m256i low, __m256i high, const st
 
 // One tile of sums is all there is room for.
 constexpr int kTilesAtOnce = 1;
+constexpr int kPanelsAtOnce = 1;
 
 // Sums of 16 bits of a tile, two to a column.
 template <int rows>
@@ -147,8 +155,8 @@ struct Sums {
     }
 };
 
-template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int steps) {
+template <int rows, int>
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, std::size_t, int inputs, std::int32_t* total, int steps) {
     std::memset(total, 0, sizeof(std::int32_t) * rows * kColumns);
     Sums<rows> sums;
     for (int left = inputs / 4; left > 0; left -= steps) {
@@ -158,8 +166,8 @@ inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs
     }
 }
 
-template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int steps) {
+template <int rows, int>
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, std::size_t, int inputs, std::int32_t* total, int steps) {
     std::memset(total, 0, sizeof(std::int32_t) * rows * kColumns);
     const __m256i mask = _mm256_set1_epi8(3);
     Sums<rows> sums;

@@ -66,6 +66,10 @@ inline void store_bytes(std::int8_t* to, Floats a) {
 inline __m512i integers(const void* from) { return _mm512_loadu_si512(from); }
 inline void store_integers(void* to, __m512i x) { _mm512_storeu_si512(to, x); }
 inline Floats from_integers(const std::int32_t* from) { return {_mm512_cvtepi32_ps(integers(from))}; }
+inline Floats from_integers(const std::int32_t* from, std::int32_t stride, std::int32_t offset) {
+    const __m512i whole = stride == 1 ? integers(from) : _mm512_mullo_epi32(integers(from), _mm512_set1_epi32(stride));
+    return {_mm512_cvtepi32_ps(_mm512_add_epi32(whole, _mm512_set1_epi32(offset)))};
+}
 inline __m512i spread(const void* four_bytes) {
     std::int32_t value;
     std::memcpy(&value, four_bytes, sizeof value);
@@ -93,45 +97,58 @@ inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* 
     }
 }
 
-// A sum waits four or five cycles for the one before it, while one or two begin in each: that takes twelve at once.
+// A sum waits four or five cycles for the one before it, while one or two begin in each: that takes ten at once. Twelve
+// rows of two panels are 24, so that every four values that are loaded serve two products.
 constexpr int kTilesAtOnce = 2;
-constexpr int kSumsAtOnce = kTilesAtOnce * kRows;
+constexpr int kPanelsAtOnce = 2;
+constexpr int kSumsAtOnce = 12;
 
-// Sums of products of rows with the 16 columns of a panel, packed or not. Few rows have several sums each, of every
-// second or fourth step.
-template <int rows, bool packed>
-inline void add_products(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total) {
-    constexpr int parts = 4 * rows <= kSumsAtOnce ? 4 : 2 * rows <= kSumsAtOnce ? 2 : 1;
+// Sums of products of rows with the columns of panels, packed or not, that lie `next` bytes apart: [rows][panels][16].
+// Few rows have several sums for each panel, of every second or fourth step.
+template <int rows, int panels, bool packed>
+inline void add_products(const std::int8_t* x, const std::uint8_t* panel, std::size_t next, int inputs, std::int32_t* total) {
+    constexpr int count = rows * panels, parts = 4 * count <= kSumsAtOnce ? 4 : 2 * count <= kSumsAtOnce ? 2 : 1;
     constexpr int tile = rows < kRows ? rows : kRows;
     const std::ptrdiff_t next_tile = static_cast<std::ptrdiff_t>(kRows) * inputs;
-    __m512i sums[rows][parts];
-    repeat<rows * parts>([&](auto i) { sums[i / parts][i % parts] = _mm512_setzero_si512(); });
+    __m512i sums[count][parts];
+    repeat<count * parts>([&](auto i) { sums[i / parts][i % parts] = _mm512_setzero_si512(); });
     for (int k = 0; k < inputs; k += kInputs, x += kInputs * tile, panel += packed ? 64 : 256) {
-        __m512i bits = integers(panel);
+        __m512i bits[panels];
+        if constexpr (packed) repeat<panels>([&](auto i) { bits[i] = integers(panel + i * next); });
         repeat<4>([&](auto step) {
-            const __m512i codes = packed ? lowest_codes(bits) : integers(panel + 64 * step);
-            bits = _mm512_srli_epi16(bits, 2);
+            __m512i codes[panels];
+            repeat<panels>([&](auto i) {
+                if constexpr (packed) {
+                    codes[i] = lowest_codes(bits[i]);
+                    bits[i] = _mm512_srli_epi16(bits[i], 2);
+                } else {
+                    codes[i] = integers(panel + i * next + 64 * step);
+                }
+            });
             repeat<rows>([&](auto row) {
-                __m512i& here = sums[row][step % parts];
-                const std::int8_t* values = x + row / kRows * next_tile + 4 * (tile * step + row % kRows);
-                here = _mm512_dpbusd_epi32(here, codes, spread(values));
+                const __m512i values = spread(x + row / kRows * next_tile + 4 * (tile * step + row % kRows));
+                repeat<panels>([&](auto i) {
+                    __m512i& here = sums[row * panels + i][step % parts];
+                    here = _mm512_dpbusd_epi32(here, codes[i], values);
+                });
             });
         });
     }
-    repeat<rows>([&](auto row) {
-        repeat<parts - 1>([&](auto i) { sums[row][0] = _mm512_add_epi32(sums[row][0], sums[row][i + 1]); });
-        store_integers(total + kColumns * row, sums[row][0]);
+    repeat<count>([&](auto i) {
+        repeat<parts - 1>([&](auto part) { sums[i][0] = _mm512_add_epi32(sums[i][0], sums[i][part + 1]); });
+        store_integers(total + kColumns * i, sums[i][0]);
     });
 }
 
-template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int) {
-    add_products<rows, false>(x, codes, inputs, total);
+template <int rows, int panels>
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, std::size_t next, int inputs, std::int32_t* total, int) {
+    add_products<rows, panels, false>(x, codes, next, inputs, total);
 }
 
-template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int) {
-    add_products<rows, true>(x, panel, inputs, total);
+template <int rows, int panels>
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, std::size_t next, int inputs,
+                            std::int32_t* total, int) {
+    add_products<rows, panels, true>(x, panel, next, inputs, total);
 }
 
 template <int rows>

@@ -94,6 +94,11 @@ inline void store_bytes(std::int8_t* to, Floats a) {
 inline Floats from_integers(const std::int32_t* from) {
     return each([=](int i) { return vcvtq_f32_s32(vld1q_s32(from + 4 * i)); });
 }
+inline Floats from_integers(const std::int32_t* from, std::int32_t stride, std::int32_t offset) {
+    return each([=](int i) {
+        return vcvtq_f32_s32(vmlaq_s32(vdupq_n_s32(offset), vld1q_s32(from + 4 * i), vdupq_n_s32(stride)));
+    });
+}
 
 // The codes of four columns and four inputs, out of the two bits of `step` of their bytes.
 template <int step>
@@ -126,6 +131,7 @@ inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* 
 
 // The sums of six rows take 24 of the 32 registers, so that one tile is all there is room for.
 constexpr int kTilesAtOnce = 1;
+constexpr int kPanelsAtOnce = 1;
 
 // Sums of products of a tile of rows with the 16 columns of a panel, packed or not.
 template <int rows, bool packed>
@@ -147,13 +153,13 @@ inline void add_products(const std::int8_t* x, const std::uint8_t* panel, int in
     repeat<4 * rows>([&](auto i) { vst1q_s32(total + 4 * i, sums[i / 4][i % 4]); });
 }
 
-template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* total, int) {
+template <int rows, int>
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, std::size_t, int inputs, std::int32_t* total, int) {
     add_products<rows, false>(x, codes, inputs, total);
 }
 
-template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* total, int) {
+template <int rows, int>
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, std::size_t, int inputs, std::int32_t* total, int) {
     add_products<rows, true>(x, panel, inputs, total);
 }
 

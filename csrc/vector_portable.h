@@ -75,6 +75,10 @@ inline void store_bytes(std::int8_t* to, Floats a) {
 inline Floats from_integers(const std::int32_t* from) {
     return each([&](int i) { return static_cast<float>(from[i]); });
 }
+// stride * x + offset of whole numbers x.
+inline Floats from_integers(const std::int32_t* from, std::int32_t stride, std::int32_t offset) {
+    return each([&](int i) { return static_cast<float>(stride * from[i] + offset); });
+}
 
 // Four codes to a byte as one to a byte, [inputs / 4][16 columns][4].
 inline void unpack_panel(const std::uint8_t* panel, int inputs, std::uint8_t* codes) {
@@ -92,11 +96,12 @@ inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* 
 
 // Tiles of rows that `multiply` takes at once; where it takes two, `rows` is twice that of a tile.
 constexpr int kTilesAtOnce = 1;
+constexpr int kPanelsAtOnce = 1;
 
 // Sums of products of a tile of rows with 16 columns of digits: [rows][16]. The last number is for sets with sums of 16
 // bits: the steps of four inputs after which they may be full.
-template <int rows>
-inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs, std::int32_t* sums, int) {
+template <int rows, int>
+inline void multiply(const std::int8_t* x, const std::uint8_t* codes, std::size_t, int inputs, std::int32_t* sums, int) {
     std::memset(sums, 0, sizeof(std::int32_t) * rows * kColumns);
     for (int k = 0; k < inputs; k += 4, codes += 64, x += 4 * rows)
         for (int row = 0; row < rows; row++)
@@ -104,8 +109,8 @@ inline void multiply(const std::int8_t* x, const std::uint8_t* codes, int inputs
 }
 
 // The same with codes as they are stored.
-template <int rows>
-inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, int inputs, std::int32_t* sums, int) {
+template <int rows, int>
+inline void multiply_packed(const std::int8_t* x, const std::uint8_t* panel, std::size_t, int inputs, std::int32_t* sums, int) {
     std::memset(sums, 0, sizeof(std::int32_t) * rows * kColumns);
     for (int k = 0; k < inputs; k += kInputs, panel += 64)
         for (int step = 0; step < 4; step++, x += 4 * rows)

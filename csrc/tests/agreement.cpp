@@ -165,7 +165,7 @@ void check_codes(Draw& draw, Checksum& checksum) {
     Rows activations = quantized(*portable, x, rows, inputs);
     compare("products", text({rows, inputs, outputs, bits, group}), checksum, [&](const Kernels& set) {
         std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
-        std::vector<std::uint8_t> scratch(digit_bytes(inputs, bits));
+        std::vector<std::uint8_t> scratch(scratch_bytes(inputs, bits));
         set.codes(activations.view(), rows, w, activation, out.data(), 0, panels, scratch.data());
         return out;
     });
