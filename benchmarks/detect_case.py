@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 import shutil
 import statistics
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import AutoModel
 
-from harness import RESULTS, keep, kept, training_options
+from harness import RESULTS, add_work_option, keep, kept, training_options, work_folder
 from slimformer import artifact, finetune, models
 from slimformer.methods.quantize.analysis import detect_case, tokens_in
 from slimformer.tasks import get_task
@@ -57,7 +56,7 @@ class Bench:
         known = {} if arguments.tiny else kept(NAME)
         same = all(known.get(name) == value for name, value in self.settings.items())
         self.runs: dict[str, Any] = known.get("runs", {}) if same else {}
-        self.work: Path = arguments.work / ("tiny" if arguments.tiny else f"{self.settings['steps']}-steps")
+        self.work: Path = arguments.work / f"{self.settings['steps']}-steps"
 
     def measure(self, task: str, seed: int) -> dict[str, Any]:
         """The metric of a fine-tuned model, its ratios and those of its base, block by block."""
@@ -134,22 +133,23 @@ def main() -> None:
     parser = training_options(__doc__)
     parser.add_argument("--base", default="minilm")
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-detect-case")
+    add_work_option(parser, NAME)
     parser.add_argument("--steps", type=int, default=800, help="steps of fine-tuning")
     parser.add_argument("--seeds", default="0,1")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
         return
-    bench = Bench(arguments)
-    for seed in map(int, ("0" if arguments.tiny else arguments.seeds).split(",")):
-        for task in TASKS:
-            key = f"{task}/{seed}"
-            if key not in bench.runs:
-                bench.runs[key] = bench.measure(task, seed)
-                bench.keep()
-    bench.keep()
-    shutil.rmtree(bench.work, ignore_errors=True)
+    with work_folder(arguments):
+        bench = Bench(arguments)
+        for seed in map(int, ("0" if arguments.tiny else arguments.seeds).split(",")):
+            for task in TASKS:
+                key = f"{task}/{seed}"
+                if key not in bench.runs:
+                    bench.runs[key] = bench.measure(task, seed)
+                    bench.keep()
+        bench.keep()
+        shutil.rmtree(bench.work, ignore_errors=True)
 
 
 if __name__ == "__main__":

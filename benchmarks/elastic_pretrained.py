@@ -17,11 +17,10 @@ from __future__ import annotations
 import importlib.util
 import math
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import RESULTS, keep, kept, trained_in, training_options
+from harness import RESULTS, add_work_option, keep, kept, trained_in, training_options, work_folder
 from slimformer import elastic, finetune
 from slimformer.methods.elastic.analysis import pareto
 from slimformer.tasks.options import TaskOptions
@@ -210,18 +209,16 @@ def main() -> None:
     """Train every model in every way; results are kept after each run."""
     parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
+    add_work_option(parser, NAME)
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--variants", default=None, help=f"by default all: {'; '.join([*VARIANTS, PLAIN])}")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
         return
-    if arguments.tiny:
-        arguments.work = Path(tempfile.mkdtemp(prefix=NAME))
-    running = Bench(arguments)
     variants = arguments.variants.split(";") if arguments.variants else [*VARIANTS, PLAIN]
-    try:
+    with work_folder(arguments):
+        running = Bench(arguments)
         for model in arguments.models.split(","):
             base = base_of(model, arguments)
             if base is None:
@@ -232,9 +229,6 @@ def main() -> None:
                 running.run(model, base, variant.strip())
             if model == "MiniLM" and "pareto" not in running.known:
                 running.draw_mixtures()
-    finally:
-        if arguments.tiny:
-            shutil.rmtree(arguments.work)
 
 
 if __name__ == "__main__":

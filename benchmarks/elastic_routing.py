@@ -10,12 +10,10 @@ About 20 minutes of one core. Models lie in `--work`, and a run that is killed g
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import RESULTS, keep, options
+from harness import RESULTS, add_work_option, keep, options, work_folder
 from slimformer import elastic
 from slimformer.errors import ConfigError
 from slimformer.inference.routing import calibrate_route, evaluate_routed, write_route
@@ -83,19 +81,14 @@ def main() -> None:
     """Train, calibrate and measure."""
     parser = options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data" / "sst2")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
+    add_work_option(parser, NAME)
     parser.add_argument("--steps", type=int, default=1500)
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
         return
-    if arguments.tiny:
-        arguments.work = Path(tempfile.mkdtemp(prefix=NAME))
-    try:
+    with work_folder(arguments):
         result = {nested: measure(train(nested, arguments), arguments) for nested in NESTED}
-    finally:
-        if arguments.tiny:
-            shutil.rmtree(arguments.work)
     keep(NAME, arguments, {"target": "0.5: the interval of the difference above 0", **result})
 
 

@@ -13,8 +13,6 @@ again; models lie in `--work` for the parts that need them, and a run that is ki
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,7 @@ import numpy as np
 import torch
 import transformers
 
-from harness import RESULTS, keep, kept, training_options
+from harness import RESULTS, add_work_option, keep, kept, training_options, work_folder
 from harness.vision import write_processor, write_smaller
 from slimformer import elastic, finetune, load
 from slimformer.models import load_processor
@@ -231,7 +229,7 @@ def main() -> None:
     parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--weights", type=Path, default=None, help="DeiT-tiny, by default beside the data")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / f"slimformer-{NAME}")
+    add_work_option(parser, NAME)
     parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
@@ -239,19 +237,14 @@ def main() -> None:
         return
     arguments.weights = arguments.weights or arguments.data.parent / "weights" / "deit-tiny-patch16-224"
     torch.set_num_threads(arguments.threads)
-    if arguments.tiny:
-        arguments.work = Path(tempfile.mkdtemp(prefix=NAME))
-    running = Bench(arguments)
-    try:
+    with work_folder(arguments):
+        running = Bench(arguments)
         for part in arguments.parts.split(","):
             if part == "deit" and not arguments.weights.is_dir():
                 print(f"deit left out: no weights at {arguments.weights}")
                 continue
             getattr(running, part)()
             keep(NAME, arguments, running.known)
-    finally:
-        if arguments.tiny:
-            shutil.rmtree(arguments.work)
 
 
 if __name__ == "__main__":

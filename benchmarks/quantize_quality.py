@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import RESULTS, keep, kept, training_options
+from harness import RESULTS, add_work_option, keep, kept, training_options, work_folder
 from slimformer import artifact, finetune, quantize
 from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig
@@ -69,7 +68,7 @@ class Bench:
     def __init__(self, arguments: Any) -> None:
         self.arguments = arguments
         self.scale = 5.0 if arguments.full else arguments.scale
-        self.work: Path = arguments.work / ("tiny" if arguments.tiny else "full" if arguments.full else "default")
+        self.work: Path = arguments.work / ("full" if arguments.full else "default")
         self.result: dict[str, Any] = {} if arguments.tiny else kept("quantize_quality")
         self.runs: dict[str, Any] = self.result.get("runs", {}) if self.result.get("scale") == self.scale else {}
 
@@ -194,7 +193,7 @@ def main() -> None:
     """Run what has not been run yet."""
     parser = training_options(__doc__)
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-quantize-quality")
+    add_work_option(parser, "quantize_quality")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--variants", default=None, help="names of the table, separated by semicolons; by default all")
     parser.add_argument("--seeds", default=None, help="by default 0,1; 0,1,2 with --full")
@@ -207,17 +206,18 @@ def main() -> None:
     if arguments.tiny:
         arguments.tasks, arguments.variants = "sst2", "map+output;auto"
     seeds = "0" if arguments.tiny else arguments.seeds or ("0,1,2" if arguments.full else "0,1")
-    bench = Bench(arguments)
-    variants = [FLOAT, ROUNDED, *(arguments.variants.split(";") if arguments.variants else VARIANTS)]
-    for seed in map(int, seeds.split(",")):
-        for variant in variants:
-            for task in arguments.tasks.split(","):
-                key = f"{task}/{seed}/{variant}"
-                if ONLY_ON.get(variant, task) == task and key not in bench.runs:
-                    bench.runs[key] = bench.measure(task, seed, variant)
-                    bench.keep()
-    bench.keep()
-    shutil.rmtree(bench.work, ignore_errors=True)
+    with work_folder(arguments):
+        bench = Bench(arguments)
+        variants = [FLOAT, ROUNDED, *(arguments.variants.split(";") if arguments.variants else VARIANTS)]
+        for seed in map(int, seeds.split(",")):
+            for variant in variants:
+                for task in arguments.tasks.split(","):
+                    key = f"{task}/{seed}/{variant}"
+                    if ONLY_ON.get(variant, task) == task and key not in bench.runs:
+                        bench.runs[key] = bench.measure(task, seed, variant)
+                        bench.keep()
+        bench.keep()
+        shutil.rmtree(bench.work, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ import platform
 import shlex
 import statistics
 import sys
+import tempfile
 import time
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: How the names of instruction sets begin that change how fast products are, and their last bits.
@@ -55,6 +57,22 @@ def training_options(description: str) -> argparse.ArgumentParser:
     parser = options(description)
     parser.add_argument("--bf16", action="store_true", help="train in bfloat16, where the processor is faster so")
     return parser
+
+
+def add_work_option(parser: argparse.ArgumentParser, name: str) -> None:
+    """The folder that keeps models between runs."""
+    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / name, help="keeps models between runs")
+
+
+@contextmanager
+def work_folder(arguments: argparse.Namespace) -> Iterator[None]:
+    """Give a tiny run a new folder as `--work`, which goes with it: what another run left there cannot stop it."""
+    if not arguments.tiny:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        arguments.work = Path(scratch)
+        yield
 
 
 def trained_in(arguments: argparse.Namespace) -> str:
