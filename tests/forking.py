@@ -42,9 +42,10 @@ def _server() -> ForkServerContext:
     return context
 
 
-def _command(arguments: list[str], out: str, err: str) -> None:
-    """What the process does: the command, with its output in two files."""
+def _command(arguments: list[str], environment: dict[str, str], out: str, err: str) -> None:
+    """What the process does: the command, with its output in two files, all that libraries write included."""
     assert "tests.preloaded" in sys.modules, "the server has nothing loaded, so nothing is won"
+    os.environ.update(environment)
     for descriptor, path in ((1, out), (2, err)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(file, descriptor)
@@ -53,15 +54,14 @@ def _command(arguments: list[str], out: str, err: str) -> None:
 
 
 def _start(arguments: tuple[object, ...], folder: str) -> ForkServerProcess:
-    process = _server().Process(
-        target=_command, args=([str(each) for each in arguments], f"{folder}/out", f"{folder}/err")
-    )
+    given = [str(each) for each in arguments], dict(os.environ), f"{folder}/out", f"{folder}/err"
+    process = _server().Process(target=_command, args=given)
     process.start()
     return process
 
 
 def run(*arguments: object) -> Done:
-    """Run a command to its end."""
+    """Run a command to its end, in the folder and the environment of the test."""
     with tempfile.TemporaryDirectory() as folder:
         process = _start(arguments, folder)
         process.join()
