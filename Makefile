@@ -52,7 +52,7 @@ fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(TARGET) .fuzz/$(TARGET)/corpus -max_total_time=$(SECONDS)
 
 bench-tiny: $(VENV)/.dev
-	printf '%s\n' benchmarks/[a-z]*.py | OMP_NUM_THREADS=1 xargs -P 2 -I SCRIPT $(BIN)/python SCRIPT --tiny
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/harness/tiny.py
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

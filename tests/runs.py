@@ -5,13 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import resource
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +22,7 @@ from slimformer.sizes import make_elastic, make_plain
 from tests import corpus, zoo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
@@ -65,23 +61,6 @@ class Done:
 def in_a_process(*arguments: object) -> list[str]:
     """The command line that runs a command in a process of its own."""
     return [sys.executable, "-c", "from slimformer.cli import main; main()", *map(str, arguments)]
-
-
-def killed_when(command: list[str], condition: Callable[[], bool]) -> bool:
-    """Start a command and kill it the moment `condition` holds; False if it was over before."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        while process.poll() is None:
-            if condition():
-                os.kill(process.pid, signal.SIGKILL)
-                process.wait()
-                return True
-            time.sleep(0.0005)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return False
 
 
 def run(*arguments: object) -> Done:

@@ -16,7 +16,7 @@ import transformers as hf
 
 from slimformer.artifact import read_manifest
 from slimformer.methods.finetune import FinetuneConfig
-from tests import corpus, runs
+from tests import corpus, forking, runs
 
 
 def files(folder):
@@ -24,30 +24,22 @@ def files(folder):
 
 
 @pytest.mark.slow
-def test_the_whole_way_in_processes_of_their_own(tmp_path):
+def test_the_whole_way_in_processes_of_their_own(tmp_path, monkeypatch):
     """What the README promises, as typed: train, evaluate, bench, verify; then one byte is changed."""
     corpus.data_folder(tmp_path / "data", train=24, dev=8)
-
-    def slimformer(*arguments):
-        done = subprocess.run(
-            [sys.executable, "-c", "from slimformer.cli import main; main()", *arguments],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        return runs.Done(done.returncode, done.stdout, done.stderr)
-
+    monkeypatch.chdir(tmp_path)
     flags = ["--model", "minilm", "--task", "classification", "--data", "data", "--max-steps", "2"]
-    trained = slimformer("finetune", *flags, "--batch-size", "8", "--out", "out", "--json", "--quiet")
+    command = runs.in_a_process("finetune", *flags, "--batch-size", "8", "--out", "out", "--json", "--quiet")
+    done = subprocess.run(command, capture_output=True, text=True)
+    trained = runs.Done(done.returncode, done.stdout, done.stderr)
     assert trained.err == ""
     assert trained.json["steps"] == 2
     assert files(tmp_path) == {"data", "out"}
-    measured = slimformer("evaluate", "out", "--data", "data", "--json")
+    measured = forking.run("evaluate", "out", "--data", "data", "--json")
     assert measured.err == ""
     assert measured.json["metrics"] == trained.json["metrics"]
     assert measured.json["examples"] == 8
-    verified = slimformer("verify", "out")
+    verified = forking.run("verify", "out")
     assert (verified.code, verified.err) == (0, "")
     weights = tmp_path / "out" / "model.safetensors"
     content = bytearray(weights.read_bytes())

@@ -1,26 +1,22 @@
-"""The real command, in a process of its own."""
+"""The real command, in a process of its own, in which libraries may write what they like to standard error."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
 
-from tests import zoo
+from tests import forking, runs, zoo
 
 
-def slimformer(*arguments: str, cwd=None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "COLUMNS": "100"}
-    return subprocess.run(
-        [sys.executable, "-c", "from slimformer.cli import main; main()", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=environment,
-    )
+@pytest.fixture(autouse=True)
+def _columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def slimformer(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(runs.in_a_process(*arguments), capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -36,10 +32,10 @@ def test_minilm_as_json():
 
 @pytest.mark.slow
 def test_stories_as_a_table(stories):
-    done = slimformer("inspect", str(stories))
-    assert done.returncode == 0, done.stderr
+    done = forking.run("inspect", stories)
+    assert done.code == 0, done.err
     for text in ("LlamaForCausalLM (llama)", "gated ffn 768", "float16", "9,216,000", "15,191,712", "head (tied"):
-        assert text in done.stdout
+        assert text in done.out
 
 
 @pytest.mark.slow
@@ -47,7 +43,7 @@ def test_stories_as_a_table(stories):
 def test_a_saved_folder(family, tmp_path):
     model = zoo.build_headed(family)
     model.save_pretrained(tmp_path)
-    summary = json.loads(slimformer("inspect", str(tmp_path), "--json").stdout)
+    summary = forking.run("inspect", tmp_path, "--json").json
     assert summary["architecture"] == type(model).__name__
     assert summary["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
@@ -69,27 +65,22 @@ BAD = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
-def test_bad_folders_get_one_line(name, tmp_path):
+def test_bad_folders_get_one_line(name, tmp_path, monkeypatch):
     content, message = BAD[name]
     if content is not None:
         (tmp_path / name).mkdir()
         if content:
             raw = content if isinstance(content, bytes) else content.encode()
             (tmp_path / name / "config.json").write_bytes(raw)
-    done = slimformer("inspect", f"./{name}", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert message in done.stderr
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    monkeypatch.chdir(tmp_path)
+    forking.run("inspect", f"./{name}").refused(message)
 
 
 @pytest.mark.slow
 def test_a_hub_name_that_cannot_be_fetched_gets_one_line():
-    done = slimformer("inspect", "nobody/nothing")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("error: `nobody/nothing` is no folder here and could not be fetched from the Hub")
-    assert done.stderr.count("\n") == 1
+    done = forking.run("inspect", "nobody/nothing")
+    done.refused()
+    assert done.err.startswith("error: `nobody/nothing` is no folder here and could not be fetched from the Hub")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from slimformer.methods.finetune.baselines import BASELINES, read_baseline
 from slimformer.objectives.losses import contrastive_loss, l2_distance
 from slimformer.tasks import get_task
 from slimformer.train import checkpoints
-from tests import corpus, runs, zoo
+from tests import corpus, forking, runs, zoo
 from tests.methods.test_every_kind import images
 
 QUICK = {"max_steps": 6, "batch_size": 16, "lr": 1e-3, "log_every": 1, "quiet": True}
@@ -222,13 +222,10 @@ def test_killed_and_resumed_ends_with_the_same_bytes(close, base, data, tmp_path
     flags = ["--task", "classification", "--model", base, "--data", data, "--max-steps", 12, "--batch-size", 16]
     flags += ["--lr", "1e-3", "--save-every", 3, "--eval-every", 4, "--threads", 1, "--keep-close", close, "--json"]
 
-    def command(out, *more):
-        return runs.in_a_process("finetune", *flags, "--out", out, *more)
-
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     assert runs.run("finetune", *flags, "--out", whole).code == 0
     folder = tmp_path / "stopped.training"
-    assert runs.killed_when(command(stopped), (folder / "checkpoint-6" / "sealed.json").exists)
+    assert forking.killed_when((folder / "checkpoint-6" / "sealed.json").exists, "finetune", *flags, "--out", stopped)
     assert not stopped.exists()
     # Weights once, both moments of Adam once each, and nothing of the base.
     checkpoint = checkpoints.latest(folder)

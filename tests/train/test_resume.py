@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from slimformer.methods.output import OutputDirectory
-from tests import corpus, runs
-from tests.runs import in_a_process, killed_when
+from tests import corpus, forking, runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,14 +32,11 @@ def place(tmp_path_factory) -> Path:
 
 
 def command(place: Path, out: Path, *more: str) -> list[str]:
-    flags = [*FLAGS, "--model", str(place / "base"), "--data", str(place / "data"), "--out", str(out), *more]
-    return in_a_process(*flags)
+    return [*FLAGS, "--model", str(place / "base"), "--data", str(place / "data"), "--out", str(out), *more]
 
 
 def finish(place: Path, out: Path, *more: str) -> dict:
-    done = subprocess.run(command(place, out, *more), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return forking.run(*command(place, out, *more)).json
 
 
 def digest(out: Path) -> str:
@@ -49,14 +45,17 @@ def digest(out: Path) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(place) -> tuple[str, dict]:
+    """A run in a process that imported everything itself, with which all others are compared."""
     out = place / "undisturbed"
-    summary = finish(place, out)
+    done = subprocess.run(runs.in_a_process(*command(place, out)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
     assert not out.with_name("undisturbed.training").exists()
     return digest(out), summary
 
 
 def kill_when(place: Path, out: Path, condition, *more: str) -> bool:
-    return killed_when(command(place, out, *more), condition)
+    return forking.killed_when(condition, *command(place, out, *more))
 
 
 @pytest.mark.slow
@@ -117,26 +116,20 @@ def test_other_settings_and_forgotten_resume_are_refused(place):
     out = place / "changed"
     run = out.with_name("changed.training")
     assert kill_when(place, out, lambda: (run / "settings.json").exists())
-    refused = subprocess.run(command(place, out), capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert "add `--resume` to go on with it" in refused.stderr
-    refused = subprocess.run(command(place, out, "--resume", "--seed", "7"), capture_output=True, text=True)
-    assert refused.returncode == 1
-    assert "had `--seed` = `0`, not `7`" in refused.stderr
+    runs.run(*command(place, out)).refused("add `--resume` to go on with it")
+    runs.run(*command(place, out, "--resume", "--seed", "7")).refused("had `--seed` = `0`, not `7`")
     other = corpus.data_folder(place / "data", train=97).parent  # one row more in the same file
     try:
-        refused = subprocess.run(command(other, out, "--resume"), capture_output=True, text=True)
+        runs.run(*command(other, out, "--resume")).refused("the data of the run in")
     finally:
         corpus.data_folder(place / "data")
-    assert refused.returncode == 1
-    assert "the data of the run in" in refused.stderr
 
 
 @pytest.mark.slow
 def test_a_second_run_on_the_same_place_is_refused_at_once(place):
     """Whatever it was told, and however the first one ends, which leaves no lock behind."""
     out = place / "shared"
-    endless = ["100000" if flag == str(STEPS) else flag for flag in command(place, out)]
+    endless = ["100000" if flag == str(STEPS) else flag for flag in runs.in_a_process(*command(place, out))]
     first = subprocess.Popen(endless, stderr=subprocess.DEVNULL)
     try:
         while not out.with_name("shared.training").exists():

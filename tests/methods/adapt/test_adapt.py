@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from itertools import pairwise
 
 import pytest
@@ -24,7 +23,7 @@ from slimformer.methods.then import measured_in_corpus
 from slimformer.models.sentence import SentenceSettings
 from slimformer.objectives import Models
 from slimformer.objectives.terms.pretraining.weights import WeightDistance
-from tests import corpus, runs, zoo
+from tests import corpus, forking, runs, zoo
 
 QUICK = {"max_steps": 4, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
 
@@ -264,13 +263,13 @@ def test_weights_are_kept_near_the_teachers(place, tmp_path, match, norm):
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
     def command(out):
-        return runs.in_a_process(
+        return (
             "adapt", "--model", place / "base", "--corpus", place / "text.txt", "--rounds", 1, "--max-steps", 6,
             "--head-steps", 4, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--threads", 1, "--resume",
             "--out", out,
         )  # fmt: skip
 
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "whole")).code == 0
     places = [
         tmp_path / "killed.warmup.training" / "checkpoint-2",
         tmp_path / "killed.warmup",
@@ -278,9 +277,9 @@ def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
         tmp_path / "killed.training" / "checkpoint-1",
         tmp_path / "killed.training" / "checkpoint-5",
     ]
-    kills = sum(runs.killed_when(command(tmp_path / "killed"), place.exists) for place in places)
+    kills = sum(forking.killed_when(place.exists, *command(tmp_path / "killed")) for place in places)
     assert kills >= 4
-    subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "killed")).code == 0
     for name in ("", ".warmup", ".round-0"):
         whole, killed = (
             artifact.read_manifest(tmp_path / f"{folder}{name}").files["model.safetensors"].sha256

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,7 @@ from slimformer.errors import CheckpointError, ConfigError
 from slimformer.inference.embedding import embed
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.models.sentence import SentenceSettings
-from tests import corpus, runs, zoo
+from tests import corpus, forking, runs, zoo
 
 QUICK = {"max_steps": 4, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
 
@@ -113,21 +111,21 @@ def test_a_decoder_that_is_there_is_not_warmed_up_again(place, tmp_path):
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
     def command(out):
-        return runs.in_a_process(
+        return (
             "adapt", "--model", place / "encoder", "--corpus", place / "text.txt", "--objective", "tsdae",
             "--max-steps", 6, "--head-steps", 4, "--batch-size", 8, "--max-length", 16, "--save-every", 1,
             "--threads", 1, "--resume", "--out", out,
         )  # fmt: skip
 
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "whole")).code == 0
     places = [
         tmp_path / "killed.warmup.training" / "checkpoint-2",
         tmp_path / "killed.warmup",
         tmp_path / "killed.training" / "checkpoint-3",
     ]
-    kills = sum(runs.killed_when(command(tmp_path / "killed"), place.exists) for place in places)
+    kills = sum(forking.killed_when(place.exists, *command(tmp_path / "killed")) for place in places)
     assert kills >= 2
-    subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "killed")).code == 0
     for name in ("", ".warmup"):
         whole, killed = (
             artifact.read_manifest(tmp_path / f"{folder}{name}").files["model.safetensors"].sha256

@@ -17,7 +17,8 @@ import slimformer
 from slimformer import Anatomy, artifact
 from slimformer.errors import ConfigError, TrainingError
 from tests import corpus, zoo
-from tests.runs import in_a_process, killed_when, run
+from tests.forking import killed_when
+from tests.runs import run
 
 SHAPE = {"layers": 1, "hidden": 24, "heads": 4}
 QUICK = {**SHAPE, "max_steps": 4, "batch_size": 8, "max_length": 16, "log_every": 1, "lr": 1e-3, "quiet": True}
@@ -290,7 +291,7 @@ def test_killed_and_resumed_is_undisturbed(place, tmp_path):
     command = flags(place, text)
     whole = run(*command, "--out", tmp_path / "whole", "--json").json
     out, training = tmp_path / "out", tmp_path / "out.training"
-    assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
+    assert killed_when((training / "checkpoint-14").exists, *command, "--out", out)
     run(*command, "--out", out).refused("an unfinished run lies in")
     run(*command, "--out", out, "--resume", "--lr", 2e-3).refused("had `--lr` = `0.001`")
     text.write_text("the film was bad\n" * 50)

@@ -16,8 +16,9 @@ from slimformer.objectives import Term
 from slimformer.objectives.recording import Request
 from slimformer.registry import TERMS
 from tests import corpus, zoo
+from tests.forking import killed_when
 from tests.methods.distill.test_distill import QUICK, distill, learned, place  # noqa: F401 (a fixture)
-from tests.runs import in_a_process, killed_when, run
+from tests.runs import run
 
 
 def headed(folder, model):
@@ -174,7 +175,7 @@ def test_killed_and_resumed_with_masks_is_undisturbed(place, tmp_path):  # noqa:
     command = [*bare, "--terms", "relations:1, mlm:0.5"]
     whole = run(*command, "--out", tmp_path / "whole", "--json").json
     out, training = tmp_path / "out", tmp_path / "out.training"
-    assert killed_when(in_a_process(*command, "--out", out), (training / "checkpoint-14").exists)
+    assert killed_when((training / "checkpoint-14").exists, *command, "--out", out)
     run(*bare, "--out", out, "--resume").refused("had `--terms` = `relations:1, mlm:0.5`")
     done = run(*command, "--out", out, "--resume", "--json").json
     assert done["losses"] == whole["losses"]

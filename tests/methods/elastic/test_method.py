@@ -23,7 +23,7 @@ from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
 from slimformer.sizes import Elastic, make_elastic, name_sizes
 from slimformer.views import attached
-from tests import corpus, runs, zoo
+from tests import corpus, forking, runs, zoo
 from tests.methods.test_every_kind import generated
 
 if TYPE_CHECKING:
@@ -281,18 +281,18 @@ def test_the_best_weights_are_those_of_the_lowest_perplexity(tmp_path, choose_by
 @pytest.mark.slow
 def test_killed_and_resumed_with_accumulation_ends_with_the_same_bytes(place, tmp_path):
     def command(out):
-        return runs.in_a_process(
+        return (
             "elastic", "--model", place / "base", "--task", "classification", "--data", place / "data", "--out", out,
             "--max-steps", 12, "--batch-size", 16, "--accumulation", 4, "--save-every", 1, "--threads", 1, "--resume",
         )  # fmt: skip
 
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "whole")).code == 0
     out = tmp_path / "killed"
     kills = 0
     for step in range(1, 11):
         checkpoint = tmp_path / "killed.training" / f"checkpoint-{step}"
-        kills += runs.killed_when(command(out), checkpoint.exists)
-    subprocess.run(command(out), check=True, capture_output=True)
+        kills += forking.killed_when(checkpoint.exists, *command(out))
+    assert forking.run(*command(out)).code == 0
     assert kills >= 8
     assert digest(out) == digest(tmp_path / "whole")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.streaming import Part, open_parts, stream_features
 from slimformer.models.building import train_tokenizer
 from slimformer.sizes import Elastic
-from tests import corpus, runs
+from tests import corpus, forking
 from tests.methods.elastic.test_method import digest
 
 SHAPE = {"layers": 2, "hidden": 32, "heads": 4, "ffn": 64}
@@ -117,17 +116,17 @@ def test_killed_and_resumed_from_scratch_ends_with_the_same_bytes(texts, tmp_pat
     """Tokenizer, weights and turns of joint training alike, with steps that are shorter at the end of an epoch."""
 
     def command(out):
-        return runs.in_a_process(
+        return (
             "elastic", "--layers", 2, "--hidden", 32, "--heads", 4, "--vocabulary", 300, "--max-length", 32,
             "--task", "language-modelling", "--data", texts, "--out", out, "--training", "joint", "--max-steps", 5,
             "--batch-size", 28, "--save-every", 1, "--threads", 1, "--resume",
         )  # fmt: skip
 
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "whole")).code == 0
     # The step before was a short one.
     checkpoint = tmp_path / "killed.training" / "checkpoint-3"
-    assert runs.killed_when(command(tmp_path / "killed"), checkpoint.exists)
-    subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True)
+    assert forking.killed_when(checkpoint.exists, *command(tmp_path / "killed"))
+    assert forking.run(*command(tmp_path / "killed")).code == 0
     assert digest(tmp_path / "killed") == digest(tmp_path / "whole")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ import slimformer
 from slimformer import artifact, models
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError, DataError, TrainingError
 from slimformer.models.sentence import SentenceSettings
-from tests import corpus, runs
+from tests import corpus, forking, runs
 
 QUICK = {"max_steps": 3, "batch_size": 8, "max_length": 16, "lr": 1e-3, "quiet": True}
 
@@ -152,22 +151,22 @@ def test_it_can_be_kept_in_memory(place):
 @pytest.mark.slow
 def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
     def command(out):
-        return runs.in_a_process(
+        return (
             "adapt", "--model", place / "base", "--corpus", place / "text.txt", "--new-tokens", 5, "--max-steps", 3,
             "--head-steps", 3, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--threads", 1, "--resume",
             "--out", out,
         )  # fmt: skip
 
-    subprocess.run(command(tmp_path / "whole"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "whole")).code == 0
     places = [
         tmp_path / "killed.vocabulary",
         tmp_path / "killed.warmup.training" / "checkpoint-2",
         tmp_path / "killed.round-0.training" / "checkpoint-2",
         tmp_path / "killed.training" / "checkpoint-1",
     ]
-    kills = sum(runs.killed_when(command(tmp_path / "killed"), place.exists) for place in places)
+    kills = sum(forking.killed_when(place.exists, *command(tmp_path / "killed")) for place in places)
     assert kills >= 3
-    subprocess.run(command(tmp_path / "killed"), check=True, capture_output=True)
+    assert forking.run(*command(tmp_path / "killed")).code == 0
     for name in ("", ".vocabulary", ".warmup", ".round-0"):
         whole, killed = (
             artifact.read_manifest(tmp_path / f"{folder}{name}").files["model.safetensors"].sha256
