@@ -107,7 +107,8 @@ void set_codes(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, c
     matrix.set_rows(first, rows, bias_of(bias, codes.shape(0)));
 }
 
-void set_floats(Matrix& matrix, int first, const Array<float, 2>& rows, const std::optional<Array<float, 1>>& bias) {
+template <class Weight>
+void set_floats(Matrix& matrix, int first, const Array<Weight, 2>& rows, const std::optional<Array<float, 1>>& bias) {
     need(rows.shape(0) < 1u << 31 && static_cast<int>(rows.shape(1)) == matrix.inputs(), "rows of another width");
     matrix.set_rows(first, rows.data(), static_cast<int>(rows.shape(0)), bias_of(bias, rows.shape(0)));
 }
@@ -226,7 +227,7 @@ NB_MODULE(_native, module) {
     module.def("threads", [] { return pool().threads(); });
 
     nb::class_<Matrix>(module, "Matrix")
-        .def(nb::init<int, int>(), nb::arg("outputs"), nb::arg("inputs"))
+        .def(nb::init<int, int, bool>(), nb::arg("outputs"), nb::arg("inputs"), nb::arg("bfloat16") = false)
         .def(
             "__init__",
             [](Matrix* self, int outputs, int inputs, const LayoutNumbers& layout, int group) {
@@ -239,7 +240,8 @@ NB_MODULE(_native, module) {
         .def_prop_ro("rounds", &Matrix::rounds)
         .def("set_codes", &set_codes, nb::arg("first"), nb::arg("codes"), nb::arg("scales"), nb::arg("group"),
              nb::arg("layout"), nb::arg("bias").none())
-        .def("set_floats", &set_floats, nb::arg("first"), nb::arg("rows"), nb::arg("bias").none())
+        .def("set_floats", &set_floats<float>, nb::arg("first"), nb::arg("rows"), nb::arg("bias").none())
+        .def("set_bfloat16", &set_floats<std::uint16_t>, nb::arg("first"), nb::arg("rows"), nb::arg("bias").none())
         .def("multiply", &multiply, nb::arg("x"), nb::arg("activation") = "none", nb::arg("threads") = 1,
              nb::arg("isa") = "");
 

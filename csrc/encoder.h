@@ -84,13 +84,14 @@ class RoundedRows {
 // A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
-    // Of floats, or of the codes of a layout with scales for groups of inputs.
-    Matrix(int outputs, int inputs);
+    // Of floats or bfloat16, or of the codes of a layout with scales for groups of inputs.
+    Matrix(int outputs, int inputs, bool bfloat16 = false);
     Matrix(int outputs, int inputs, const Layout& layout, int group);
 
     // Set rows from `first` on; a bias has one float for each row, and there may be none.
     void set_rows(int first, const PackedRows& rows, const float* bias);
     void set_rows(int first, const float* rows, int count, const float* bias);
+    void set_rows(int first, const std::uint16_t* bfloat16, int count, const float* bias);
 
     int outputs() const { return outputs_; }
     int inputs() const { return inputs_; }
@@ -110,6 +111,8 @@ class Matrix {
 
    private:
     void check(int first, int rows, int columns) const;
+    template <class Weight>
+    void fill_panels(Memory<Weight>& panels, int first, const Weight* rows, int count, const float* bias);
 
     int outputs_;
     int inputs_;
@@ -117,6 +120,7 @@ class Matrix {
     CodeMatrix codes_;  // but for its pointers
     Memory<std::uint8_t> panels_;
     Memory<float> floats_;
+    Memory<std::uint16_t> bfloat16_;
     Memory<float> scales_;
     Memory<float> bias_;
 };

@@ -46,12 +46,14 @@ static constexpr std::size_t digit_bytes(std::size_t inputs, int bits) {
 }
 static constexpr std::size_t scratch_bytes(std::size_t inputs, int bits) { return kMostPanels * digit_bytes(inputs, bits); }
 
-// A matrix of floats, [outputs, inputs], in panels of 16 outputs.
+// A matrix of floats of 32 bits or bfloat16, [outputs, inputs], in panels of 16 outputs: [outputs / 16][inputs][16],
+// outputs rounded up. Products and sums have 32 bits in either case.
 struct FloatMatrix {
     int outputs = 0;
     int inputs = 0;
-    const float* panels = nullptr;  // [outputs / 16][inputs][16], outputs rounded up
-    const float* bias = nullptr;    // [outputs, rounded up to 16]
+    const float* floats = nullptr;
+    const std::uint16_t* bfloat16 = nullptr;  // of the two, one is there
+    const float* bias = nullptr;              // [outputs, rounded up to 16]
 };
 
 // Rows of activations as int8, 127 standing for the largest magnitude of the row. Six rows form a tile, the last one

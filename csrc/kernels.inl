@@ -275,34 +275,60 @@ void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation act
     }
 }
 
-template <int rows>
-inline void float_tile(const float* x, const float* panel, const FloatMatrix& w, int column, Activation activation,
+// Rows with some panels side by side, whose weights are floats or bfloat16.
+template <int rows, int panels, class Weight>
+inline void float_tile(const float* x, const Weight* weights, const FloatMatrix& w, int column, Activation activation,
                        float* out) {
-    Floats sums[rows];
-    for (int row = 0; row < rows; row++) sums[row] = fill(0.0f);
-    for (int k = 0; k < w.inputs; k++) {
-        const Floats weights = load(panel + static_cast<std::size_t>(k) * kColumns);
-#pragma GCC unroll 6
-        for (int row = 0; row < rows; row++)
-            sums[row] = fma(fill(x[static_cast<std::size_t>(row) * w.inputs + k]), weights, sums[row]);
+    const std::size_t inputs = w.inputs, next = inputs * kColumns;
+    Floats sums[rows * panels];
+    repeat<rows * panels>([&](auto i) { sums[i] = fill(0.0f); });
+    for (std::size_t k = 0; k < inputs; k++, weights += kColumns) {
+        Floats here[panels];
+        repeat<panels>([&](auto panel) { here[panel] = load(weights + panel * next); });
+        repeat<rows>([&](auto row) {
+            const Floats value = fill(x[row * inputs + k]);
+            repeat<panels>([&](auto panel) {
+                sums[row * panels + panel] = fma(value, here[panel], sums[row * panels + panel]);
+            });
+        });
     }
-    const Floats bias = load(w.bias + column);
+    // A loop may index only a copy: sums that a variable indexes would be stored in every step above.
+    Floats ends[rows * panels];
+    repeat<rows * panels>([&](auto i) { ends[i] = sums[i]; });
     with_activation(activation, [&](auto which) {
-        for (int row = 0; row < rows; row++)
-            store_part(out + static_cast<std::size_t>(row) * w.outputs, activate<decltype(which)::value>(sums[row] + bias),
-                       w.outputs - column);
+        for (int i = 0; i < rows * panels; i++) {
+            const int from = column + i % panels * kColumns;
+            store_part(out + static_cast<std::size_t>(i / panels) * w.outputs + from,
+                       activate<decltype(which)::value>(ends[i] + load(w.bias + from)), w.outputs - from);
+        }
     });
 }
 
+// The columns of some panels side by side, from panel `number` on.
+template <int panels, class Weight>
+inline void float_panels(const float* x, int rows, const FloatMatrix& w, const Weight* all, Activation activation,
+                         float* out, int number) {
+    const int column = number * kColumns;
+    const Weight* const weights = all + static_cast<std::size_t>(column) * w.inputs;
+    constexpr int at_once = kTilesAtOnce * kRows;
+    for (int row = 0; row < rows; row += at_once)
+        with_count<at_once>(rows - row, [&](auto count) {
+            float_tile<decltype(count)::value, panels>(x + static_cast<std::size_t>(row) * w.inputs, weights, w, column,
+                                                       activation, out + static_cast<std::size_t>(row) * w.outputs);
+        });
+}
+
 void floats(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {
-    for (int panel = first; panel < last; panel++) {
-        const int column = panel * kColumns;
-        const float* weights = w.panels + static_cast<std::size_t>(column) * w.inputs;
-        for (int row = 0; row < rows; row += kRows)
-            with_count<kRows>(rows - row, [&](auto count) {
-                float_tile<decltype(count)::value>(x + static_cast<std::size_t>(row) * w.inputs, weights, w, column,
-                                                   activation, out + static_cast<std::size_t>(row) * w.outputs + column);
-            });
+    for (int number = first; number < last;) {
+        const int count = last - number < kPanelsAtOnce ? last - number : kPanelsAtOnce;
+        with_count<kPanelsAtOnce>(count, [&](auto panels) {
+            constexpr int width = decltype(panels)::value;
+            if (w.floats != nullptr)
+                float_panels<width>(x, rows, w, w.floats, activation, out, number);
+            else
+                float_panels<width>(x, rows, w, w.bfloat16, activation, out, number);
+        });
+        number += count;
     }
 }
 

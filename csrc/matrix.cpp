@@ -36,11 +36,15 @@ void put(std::uint8_t* panel, int bits, int output, int input, int digit) {
 
 }  // namespace
 
-Matrix::Matrix(int outputs, int inputs) : outputs_(outputs), inputs_(inputs), rounds_(false) {
+Matrix::Matrix(int outputs, int inputs, bool bfloat16) : outputs_(outputs), inputs_(inputs), rounds_(false) {
     if (outputs < 1 || inputs < 1 || outputs > 1 << 24 || inputs > 1 << 16)
         throw InputError("a matrix of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
                          " is none that these kernels multiply with");
-    floats_.assign(padded(outputs, kColumns) * inputs, 0.0f);
+    const std::size_t count = padded(outputs, kColumns) * inputs;
+    if (bfloat16)
+        bfloat16_.assign(count, 0);
+    else
+        floats_.assign(count, 0.0f);
     bias_.assign(padded(outputs, kColumns), 0.0f);
 }
 
@@ -87,19 +91,30 @@ void Matrix::set_rows(int first, const PackedRows& rows, const float* bias) {
     }
 }
 
-void Matrix::set_rows(int first, const float* rows, int count, const float* bias) {
+template <class Weight>
+void Matrix::fill_panels(Memory<Weight>& panels, int first, const Weight* rows, int count, const float* bias) {
     check(first, count, inputs_);
-    if (rounds()) throw InputError("floats for a matrix of codes");
+    if (panels.empty()) throw InputError("numbers of another kind than those of the matrix");
     for (int row = 0; row < count; row++) {
         const int output = first + row;
-        float* panel = floats_.data() + static_cast<std::size_t>(output / kColumns) * inputs_ * kColumns + output % kColumns;
+        Weight* panel = panels.data() + static_cast<std::size_t>(output / kColumns) * inputs_ * kColumns + output % kColumns;
         for (int column = 0; column < inputs_; column++)
             panel[static_cast<std::size_t>(column) * kColumns] = rows[static_cast<std::size_t>(row) * inputs_ + column];
         bias_[output] = bias == nullptr ? 0.0f : bias[row];
     }
 }
 
-std::size_t Matrix::bytes() const { return panels_.size() + 4 * (floats_.size() + scales_.size() + bias_.size()); }
+void Matrix::set_rows(int first, const float* rows, int count, const float* bias) {
+    fill_panels(floats_, first, rows, count, bias);
+}
+
+void Matrix::set_rows(int first, const std::uint16_t* bfloat16, int count, const float* bias) {
+    fill_panels(bfloat16_, first, bfloat16, count, bias);
+}
+
+std::size_t Matrix::bytes() const {
+    return panels_.size() + 2 * bfloat16_.size() + 4 * (floats_.size() + scales_.size() + bias_.size());
+}
 
 void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                      Activation activation, float* out, std::uint8_t* scratch) const {
@@ -109,7 +124,7 @@ void Matrix::product(const Kernels& kernels, Team& team, const float* x, const Q
     const int size = static_cast<int>(padded(enough, kMostPanels));
     CodeMatrix codes = codes_;
     codes.panels = panels_.data(), codes.scales = scales_.data(), codes.bias = bias_.data();
-    const FloatMatrix floats = {outputs_, inputs_, floats_.data(), bias_.data()};
+    const FloatMatrix floats = {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
     team.share(parts_of(panels, size), [&](int part) {
         const int first = part * size, last = std::min(panels, (part + 1) * size);
         if (rounds())

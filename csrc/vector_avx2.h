@@ -16,6 +16,11 @@ struct Floats {
 };
 
 inline Floats load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+inline __m256 widen(const std::uint16_t* from) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16));
+}
+inline Floats load(const std::uint16_t* bfloat16) { return {widen(bfloat16), widen(bfloat16 + 8)}; }
 inline void store(float* to, Floats x) {
     _mm256_storeu_ps(to, x.low);
     _mm256_storeu_ps(to + 8, x.high);

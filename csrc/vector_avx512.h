@@ -16,6 +16,10 @@ struct Floats {
 };
 
 inline Floats load(const float* from) { return {_mm512_loadu_ps(from)}; }
+inline Floats load(const std::uint16_t* bfloat16) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bfloat16));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(all), 16))};
+}
 inline void store(float* to, Floats x) { _mm512_storeu_ps(to, x.all); }
 inline Floats fill(float value) { return {_mm512_set1_ps(value)}; }
 inline Floats operator+(Floats a, Floats b) { return {_mm512_add_ps(a.all, b.all)}; }

@@ -23,6 +23,9 @@ inline __attribute__((always_inline)) Floats each(const Operation& operation) {
 inline Floats load(const float* from) {
     return each([=](int i) { return vld1q_f32(from + 4 * i); });
 }
+inline Floats load(const std::uint16_t* bfloat16) {
+    return each([=](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(bfloat16 + 4 * i), 16)); });
+}
 inline void store(float* to, Floats x) {
     repeat<4>([&](auto i) { vst1q_f32(to + 4 * i, x.part[i]); });
 }

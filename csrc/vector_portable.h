@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "unroll.h"
 
 namespace slimformer::portable {
 
@@ -23,6 +24,14 @@ inline Floats each(Operation operation) {
 inline Floats load(const float* from) {
     Floats result;
     std::memcpy(result.lane, from, sizeof result.lane);
+    return result;
+}
+inline Floats load(const std::uint16_t* bfloat16) {
+    Floats result;
+    for (int i = 0; i < kLanes; i++) {
+        const std::uint32_t bits = static_cast<std::uint32_t>(bfloat16[i]) << 16;
+        std::memcpy(result.lane + i, &bits, sizeof bits);
+    }
     return result;
 }
 inline void store(float* to, Floats x) { std::memcpy(to, x.lane, sizeof x.lane); }

@@ -172,13 +172,20 @@ void check_codes(Draw& draw, Checksum& checksum) {
 }
 
 void check_floats(Draw& draw, Checksum& checksum) {
-    const int rows = draw.between(1, 20), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
+    const int rows = draw.between(1, 30), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
     const int panels = (outputs + kColumns - 1) / kColumns;
     const auto activation = static_cast<Activation>(draw.between(0, 4));
     const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
     const std::vector<float> weights = draw.floats(static_cast<std::size_t>(panels) * kColumns * inputs);
     const std::vector<float> bias = draw.floats(static_cast<std::size_t>(panels) * kColumns);
-    const FloatMatrix w = {outputs, inputs, weights.data(), bias.data()};
+    std::vector<std::uint16_t> upper(weights.size());
+    for (std::size_t i = 0; i < upper.size(); i++) {
+        std::uint32_t bits;
+        std::memcpy(&bits, &weights[i], sizeof bits);
+        upper[i] = static_cast<std::uint16_t>(bits >> 16);
+    }
+    const bool bfloat16 = draw.one_in(2);
+    const FloatMatrix w = {outputs, inputs, bfloat16 ? nullptr : weights.data(), upper.data(), bias.data()};
     compare("products of floats", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
         std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
         set.floats(x.data(), rows, w, activation, out.data(), 0, panels);
