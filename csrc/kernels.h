@@ -82,13 +82,16 @@ struct Attention {
 // Floats of one head in a table of biases; the last ones are read with their neighbours and then left out.
 static constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }
 
+// The most queries of a head that a set takes at once.
+static constexpr int kMostQueries = 8;
+
 // Where the parts of the scratch of one head lie, and how many bytes they take together.
 struct HeadScratch {
     void* keys;        // int16 [length / 16][pairs][16][2] where they are rounded, else float [length / 16][width][16]
-    void* queries;     // int16 [4][pairs][2], or float [4][width]
+    void* queries;     // int16 [kMostQueries][pairs][2], or float [kMostQueries][width]
     float* key_scales; // [length, rounded up to 16]
     float* values;     // [length][width, rounded up to 16]
-    float* weights;    // [4][length, rounded up to 16]
+    float* weights;    // [kMostQueries][length, rounded up to 16]
     std::size_t bytes = 0;
 
     // Inlined, since each set compiles it with other instructions, and a linker would keep one for all.
@@ -100,10 +103,10 @@ struct HeadScratch {
             return reinterpret_cast<void*>(place);
         };
         keys = take(all * operand);
-        queries = take(4 * operand);
+        queries = take(kMostQueries * operand);
         key_scales = static_cast<float*>(take(4 * all));
         values = static_cast<float*>(take(4 * length * padded(width, kLanes)));
-        weights = static_cast<float*>(take(4 * 4 * all));
+        weights = static_cast<float*>(take(4 * kMostQueries * all));
     }
 };
 

@@ -389,6 +389,10 @@ inline float round_head(const float* from, int width, std::int16_t* to, int stri
     return steps.down;
 }
 
+// Queries of a head at once; a sum waits for the one before it, so that eight are better where there is room.
+constexpr int kQueries = 4 * kTilesAtOnce;
+static_assert(kQueries <= kMostQueries);
+
 // One head of one sequence while it is computed.
 template <bool rounded>
 struct Head {
@@ -445,7 +449,7 @@ struct Head {
         }
     }
 
-    // Readies a query as the row-th of up to four, and returns what its products are multiplied with.
+    // Readies a query as the row-th of those at once, and returns what its products are multiplied with.
     float set_query(int query, int row) const {
         if constexpr (rounded) {
             auto* to = static_cast<std::int16_t*>(scratch.queries) + row * pairs() * 2;
@@ -456,7 +460,7 @@ struct Head {
         }
     }
 
-    // Products of up to four queries with the 16 keys from `key` on.
+    // Products of queries with the 16 keys from `key` on.
     template <int rows>
     void multiply_keys(int key, Floats (&products)[rows]) const {
         if constexpr (rounded) {
@@ -468,13 +472,13 @@ struct Head {
         } else {
             const float* block = static_cast<const float*>(scratch.keys) + static_cast<std::size_t>(key) * width;
             const float* queries = static_cast<const float*>(scratch.queries);
-            for (int row = 0; row < rows; row++) products[row] = fill(0.0f);
+            Floats sums[rows];
+            repeat<rows>([&](auto row) { sums[row] = fill(0.0f); });
             for (int i = 0; i < width; i++, block += kLanes) {
                 const Floats values = load(block);
-#pragma GCC unroll 4
-                for (int row = 0; row < rows; row++)
-                    products[row] = fma(fill(queries[row * width + i]), values, products[row]);
+                repeat<rows>([&](auto row) { sums[row] = fma(fill(queries[row * width + i]), values, sums[row]); });
             }
+            repeat<rows>([&](auto row) { products[row] = sums[row]; });
         }
     }
 
@@ -491,12 +495,13 @@ struct Head {
         return load(part);
     }
 
-    // Computes up to four queries.
+    // Computes queries side by side.
     template <int rows>
     void answer(int query) const {
-        const int window = attention.window;
-        const int first = window > 0 && query > window ? (query - window) / kLanes * kLanes : 0;
-        const int end = window > 0 && query + rows + window < length ? query + rows + window : length;
+        // Of kMostQueries in all sets: a value that no query sees is multiplied with zero, which does not hide infinity.
+        const int window = attention.window, group = query / kMostQueries * kMostQueries;
+        const int first = window > 0 && group > window ? (group - window) / kLanes * kLanes : 0;
+        const int end = window > 0 && group + kMostQueries + window < length ? group + kMostQueries + window : length;
         float scales[rows], most[rows], multipliers[rows];
         for (int row = 0; row < rows; row++) scales[row] = set_query(query + row, row), most[row] = kUnseen;
         for (int key = first; key < end; key += kLanes) {
@@ -528,24 +533,25 @@ struct Head {
         const std::size_t row_length = padded(width, kLanes);
         for (int i = 0; i < width; i += kLanes) {
             Floats sums[rows];
-            for (int row = 0; row < rows; row++) sums[row] = fill(0.0f);
+            repeat<rows>([&](auto row) { sums[row] = fill(0.0f); });
             const float* value = scratch.values + first * row_length + i;
             for (int key = first; key < end; key++, value += row_length) {
                 const Floats values = load(value);
-#pragma GCC unroll 4
-                for (int row = 0; row < rows; row++)
+                repeat<rows>([&](auto row) {
                     sums[row] = fma(fill(scratch.weights[row * keys + key]), values, sums[row]);
+                });
             }
-            for (int row = 0; row < rows; row++)
+            repeat<rows>([&](auto row) {
                 store_part(out + static_cast<std::size_t>(row) * attention.heads * width + i,
                            sums[row] * fill(multipliers[row]), width - i);
+            });
         }
     }
 
     void run() const {
         set_keys();
-        for (int query = 0; query < length; query += 4)
-            with_count<4>(length - query, [&](auto count) { answer<decltype(count)::value>(query); });
+        for (int query = 0; query < length; query += kQueries)
+            with_count<kQueries>(length - query, [&](auto count) { answer<decltype(count)::value>(query); });
     }
 };
 
