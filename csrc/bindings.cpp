@@ -152,16 +152,23 @@ struct BoundEncoder {
     std::vector<nb::object> tables;
 };
 
-// Rows to look up: nothing, floats, or codes with scales, columns, columns of a group, and layout.
+template <class Weight>
+const Weight* float_table(const Array<Weight, 2>& given, Table& table) {
+    need(given.shape(0) < 1u << 31 && given.shape(1) < 1u << 24, "a table of this size");
+    table.rows = static_cast<int>(given.shape(0));
+    table.columns = static_cast<int>(given.shape(1));
+    return given.data();
+}
+
+// Rows to look up: nothing, floats, bits of bfloat16, or codes with scales, columns, columns of a group, and layout.
 Table table_of(nb::handle given) {
     Table table;
     if (given.is_none()) return table;
     if (!nb::isinstance<nb::tuple>(given)) {
-        const auto floats = nb::cast<Array<float, 2>>(given, false);
-        need(floats.shape(0) < 1u << 31 && floats.shape(1) < 1u << 24, "a table of this size");
-        table.floats = floats.data();
-        table.rows = static_cast<int>(floats.shape(0));
-        table.columns = static_cast<int>(floats.shape(1));
+        if (Array<std::uint16_t, 2> bits; nb::try_cast(given, bits, false))
+            table.bfloat16 = float_table(bits, table);
+        else
+            table.floats = float_table(nb::cast<Array<float, 2>>(given, false), table);
         return table;
     }
     const nb::tuple parts = nb::cast<nb::tuple>(given);

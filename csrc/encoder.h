@@ -127,10 +127,11 @@ class Matrix {
 
 using SharedMatrix = std::shared_ptr<const Matrix>;
 
-// Rows that are looked up: codes with scales, or floats. The memory is the caller's.
+// Rows that are looked up: codes with scales, floats, or bfloat16. The memory is the caller's.
 struct Table {
     PackedRows packed;
-    const float* floats = nullptr;  // [rows][columns]
+    const float* floats = nullptr;            // [rows][columns]
+    const std::uint16_t* bfloat16 = nullptr;  // [rows][columns]
     int rows = 0;
     int columns = 0;
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace slimformer {
 
@@ -78,6 +79,13 @@ struct Attention {
     const float* bias = nullptr;
     int longest = 0;
 };
+
+static inline float widened(std::uint16_t bfloat16) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(bfloat16) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
 
 // Floats of one head in a table of biases; the last ones are read with their neighbours and then left out.
 static constexpr std::size_t bias_row(std::size_t longest) { return 2 * longest + kLanes; }

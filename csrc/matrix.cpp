@@ -153,6 +153,9 @@ void Table::add_row(int row, float* to) const {
     if (floats != nullptr) {
         const float* from = floats + static_cast<std::size_t>(row) * columns;
         for (int i = 0; i < columns; i++) to[i] += from[i];
+    } else if (bfloat16 != nullptr) {
+        const std::uint16_t* from = bfloat16 + static_cast<std::size_t>(row) * columns;
+        for (int i = 0; i < columns; i++) to[i] += widened(from[i]);
     } else {
         const float* scales = packed.scales + row * packed.groups();
         read_codes(packed, row, [&](int column, int code) {

@@ -26,15 +26,8 @@ inline Floats load(const float* from) {
     std::memcpy(result.lane, from, sizeof result.lane);
     return result;
 }
-inline Floats load(const std::uint16_t* bfloat16) {
-    Floats result;
-    for (int i = 0; i < kLanes; i++) {
-        const std::uint32_t bits = static_cast<std::uint32_t>(bfloat16[i]) << 16;
-        std::memcpy(result.lane + i, &bits, sizeof bits);
-    }
-    return result;
-}
 inline void store(float* to, Floats x) { std::memcpy(to, x.lane, sizeof x.lane); }
+inline Floats load(const std::uint16_t* bfloat16) { return each([=](int i) { return widened(bfloat16[i]); }); }
 inline Floats fill(float value) { return each([=](int) { return value; }); }
 inline Floats operator+(Floats a, Floats b) { return each([&](int i) { return a.lane[i] + b.lane[i]; }); }
 inline Floats operator-(Floats a, Floats b) { return each([&](int i) { return a.lane[i] - b.lane[i]; }); }

@@ -24,6 +24,7 @@ from slimformer.runtime.architecture import ARCHITECTURES, HEADS
 from slimformer.runtime.building import distance_bucket
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.encoder import NativeEncoder
+from slimformer.runtime.mapping import map_tensors
 from slimformer.runtime.native import VARIABLE, is_built, kernels
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
 from tests import zoo
@@ -129,6 +130,42 @@ def test_the_engine_computes_what_transformers_computes(tmp_path, family, head):
 @pytest.mark.parametrize(("family", "head"), PAIRS)
 def test_models_in_floats_are_computed_in_floats(tmp_path, family, head):
     assert differences(tmp_path, family, save(tmp_path, family, head, floats=True)).max() < 2e-5
+
+
+@pytest.mark.parametrize("family", sorted(zoo.CONFIGS.keys() & ARCHITECTURES.keys()))
+def test_bfloat16_is_computed_as_the_floats_it_stands_for(tmp_path, family):
+    model = model_of(family, "Model").bfloat16()
+    model.save_pretrained(tmp_path / "halves")
+    model.float().save_pretrained(tmp_path / "floats")
+    halves, floats = NativeEncoder(tmp_path / "halves"), NativeEncoder(tmp_path / "floats")
+    if family in zoo.IMAGES:
+        assert same_bits(halves.run_images(images(3)), floats.run_images(images(3)))
+    else:
+        assert same_bits(halves.run(sequences()), floats.run(sequences()))
+
+
+def test_bfloat16_beside_floats_is_read(tmp_path):
+    model = save(tmp_path, "bert", floats=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    halves = {name: tensor.bfloat16() for name, tensor in tensors.items() if "key" in name or "dense.bias" in name}
+    save_file(tensors | halves, tmp_path / "model.safetensors", {"format": "pt"})
+    model.load_state_dict({name: tensor.float() for name, tensor in halves.items()}, strict=False)
+    assert differences(tmp_path, "bert", model).max() < 2e-5
+
+
+def test_a_packed_table_of_words_is_not_copied(tmp_path, folder):
+    """Its file is mapped, and what is looked up in the file is what the encoder reads from then on."""
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    path = tmp_path / "packed.safetensors"
+    engine, before = NativeEncoder(tmp_path), NativeEncoder(folder).run(sequences())
+    assert same_bits(engine.run(sequences()), before)
+    content, words = path.read_bytes(), map_tensors(path)["bert.embeddings.word_embeddings.weight.ternary"].tobytes()
+    assert content.count(words) == 1
+    with path.open("r+b") as opened:
+        opened.seek(content.index(words))
+        opened.write(words[::-1])
+    assert not same_bits(engine.run(sequences()), before)
 
 
 def test_all_families_have_a_head_and_a_test():
@@ -283,6 +320,7 @@ def test_a_forked_process_has_threads_of_its_own(folder):
     code = f"""
 import os, numpy as np
 from slimformer.runtime.encoder import NativeEncoder
+from slimformer.runtime.mapping import map_tensors
 engine = NativeEncoder({str(folder)!r}, threads=2)
 before = engine.run([[5] * 40])
 child = os.fork()
@@ -297,6 +335,7 @@ def test_torch_and_transformers_are_not_imported(folder):
     code = f"""
 import sys
 from slimformer.runtime.encoder import NativeEncoder
+from slimformer.runtime.mapping import map_tensors
 print(NativeEncoder({str(folder)!r}).run([[5, 6, 7]]).shape)
 assert not {{"torch", "transformers"}} & set(sys.modules), "imported"
 """
@@ -442,11 +481,12 @@ def test_forged_tensors_are_refused_or_harmless(tmp_path, folder, name, change):
         answer = NativeEncoder(tmp_path).run([[5, 6, 7]])
     except (EngineError, DataError):
         return
-    # Fewer words or positions are a model of its own, and what has one axis is flat as it is.
+    # Fewer words or positions are a model of its own, what has one axis is flat as it is, and bfloat16 are floats.
     assert np.isfinite(answer).all()
     embeddings = change == "shorter" and name.endswith("_embeddings.weight")
     flat = change == "flat" and name.endswith((".bias", "LayerNorm.weight"))
-    assert embeddings or flat
+    halves = change == "bfloat16" and not name.endswith(".ternary")
+    assert embeddings or flat or halves
 
 
 def test_codes_that_are_none_are_refused(tmp_path, folder):

@@ -9,6 +9,7 @@ import numpy as np
 
 from slimformer.errors import ArtifactError
 from slimformer.formats import layout as layouts
+from slimformer.runtime.mapping import BFLOAT16, as_floats, map_tensors
 from slimformer.runtime.native import kernels
 
 if TYPE_CHECKING:
@@ -64,17 +65,14 @@ class Codes:
 
 def read_tensors(folder: Path) -> dict[str, Array]:
     """All tensors in the safetensors files of a folder."""
-    from safetensors import SafetensorError, safe_open
-
     tensors: dict[str, Array] = {}
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise EngineError(f"no safetensors in `{folder}`; give the folder of a model")
     for file in files:
         try:
-            with safe_open(file, framework="numpy") as opened:
-                tensors |= {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, TypeError) as error:  # a type of number that NumPy does not have
+            tensors |= map_tensors(file)
+        except (OSError, ValueError, RecursionError) as error:
             raise EngineError(f"`{file}` cannot be read: {error}; copy it again") from error
     return tensors
 
@@ -111,21 +109,23 @@ class Checkpoint:
 
     def floats(self, name: str, axes: int = 1) -> Array:
         """A tensor in float32."""
+        return as_floats(self.stored(name, axes))
+
+    def stored(self, name: str, axes: int) -> Array:
+        """A tensor of floats of any kind, as it is stored."""
         stored = self.tensors.get(name)
         if stored is None:
             raise EngineError(f"`{self.name}` has no tensor `{name}`; copy it again")
-        floats = np.issubdtype(stored.dtype, np.floating)
-        with np.errstate(over="ignore"):
-            cast = np.ascontiguousarray(stored, np.float32) if floats else stored
-        if stored.ndim != axes or not floats or not np.isfinite(cast).all():
+        floats = stored.dtype == BFLOAT16 or np.issubdtype(stored.dtype, np.floating)
+        if stored.ndim != axes or not floats or not np.isfinite(as_floats(stored)).all():
             raise EngineError(
-                f"`{name}` of `{self.name}` is {stored.dtype} of shape {list(stored.shape)}; finite floats with "
+                f"`{name}` of `{self.name}` is {_kind(stored)} of shape {list(stored.shape)}; finite floats with "
                 f"{axes} axes were expected, so copy it again"
             )
-        return cast
+        return stored
 
     def weight(self, name: str, columns: int) -> Codes | Array:
-        """The weight of a module, packed or in float32."""
+        """The weight of a module, packed or in bfloat16 or in float32."""
         for layout in LAYOUTS.values():
             codes = self.tensors.get(f"{name}.weight.{layout.name}")
             if codes is None:
@@ -148,7 +148,8 @@ class Checkpoint:
             raise EngineError(
                 f"`{self.name}` has no `{name}` that the engine reads; the engine reads {', '.join(LAYOUTS)}"
             )
-        floats = self.floats(f"{name}.weight", axes=2)
+        stored = self.stored(f"{name}.weight", axes=2)
+        floats = stored if stored.dtype == BFLOAT16 else as_floats(stored)
         if floats.shape[1] != columns:
             raise EngineError(
                 f"`{name}` of `{self.name}` has {floats.shape[1]} columns and reads {columns} inputs; copy it again"
@@ -167,7 +168,7 @@ class Checkpoint:
         """The weight of a module, as the kernels take rows to be looked up."""
         weight = self.weight(name, columns)
         if not isinstance(weight, Codes):
-            return weight
+            return _bits(weight) if weight.dtype == BFLOAT16 else weight
         return weight.codes, weight.scales, columns, weight.group, weight.rule
 
     def matrix(self, *names: str, inputs: int, alike: bool = False) -> Any:
@@ -190,13 +191,25 @@ class Checkpoint:
         return matrix
 
     def float_matrix(self, parts: list[tuple[Array, Array | None]]) -> Any:
-        """One matrix of floats for the kernels, of weights with their biases."""
-        matrix = kernels().Matrix(_rows([weight for weight, _ in parts]), parts[0][0].shape[1])
+        """One matrix for the kernels, of weights with their biases: in bfloat16 where all are, else in float32."""
+        halves = all(weight.dtype == BFLOAT16 for weight, _ in parts)
+        matrix = kernels().Matrix(_rows([weight for weight, _ in parts]), parts[0][0].shape[1], bfloat16=halves)
         row = 0
         for weight, bias in parts:
-            matrix.set_floats(row, np.ascontiguousarray(weight), bias)
+            if halves:
+                matrix.set_bfloat16(row, _bits(weight), bias)
+            else:
+                matrix.set_floats(row, as_floats(weight), bias)
             row += len(weight)
         return matrix
+
+
+def _bits(weight: Array) -> Array:
+    return np.require(weight["bfloat16"], requirements=["C", "A"])
+
+
+def _kind(stored: Array) -> str:
+    return "bfloat16" if stored.dtype == BFLOAT16 else str(stored.dtype)
 
 
 def _rows(weights: Sequence[Codes | Array]) -> int:
