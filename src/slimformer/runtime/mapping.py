@@ -1,4 +1,4 @@
-"""Tensors of safetensors files as they lie there: mapped into memory, so that processes share what none of them copies."""
+"""Tensors of safetensors files where they lie: mapped into memory, so that processes share what none of them copies."""
 
 from __future__ import annotations
 
