@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes: each would compile the package anew, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint types layers unit docs fuzz corrupt bench-tiny format clean
+.PHONY: demo test quick lint types layers unit docs fuzz fuzz-engine corrupt bench-tiny format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -50,6 +50,13 @@ TARGET  ?= yaml
 SECONDS ?= 600
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m tests.fuzz $(TARGET) .fuzz/$(TARGET)/corpus -max_total_time=$(SECONDS)
+
+# The kernels and encoders of the engine under AddressSanitizer and UBSan: make fuzz-engine COUNT=1000000 SEED=1
+INPUTS ?= 600
+fuzz-engine:
+	cmake -S csrc -B .fuzz/engine -DBUILD_FUZZ=ON
+	cmake --build .fuzz/engine
+	.fuzz/engine/fuzz $(SEED) $(COUNT) $(INPUTS)
 
 bench-tiny: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/harness/tiny.py

@@ -69,16 +69,21 @@ struct Encoder::Workspace {
 
 Encoder::Encoder(Shape shape, Embeddings embeddings) : shape_(shape), embeddings_(std::move(embeddings)) {
     const Embeddings& from = embeddings_;
-    if (shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.longest < 1)
+    if (shape.hidden < 1 || shape.heads < 1 || shape.hidden % shape.heads != 0 || shape.longest < 1 ||
+        shape.longest >= kMost)
         throw InputError("a shape of " + std::to_string(shape.hidden) + " with " + std::to_string(shape.heads) +
                          " heads and sequences of " + std::to_string(shape.longest));
-    if (from.position_offset < 0 || (from.positions.rows > 0 && shape.longest > from.positions.rows - from.position_offset))
+    for (const Table* table : {&from.words, &from.positions, &from.types}) table->check();
+    if (from.position_offset < 0 || from.position_offset >= kMost ||
+        (from.positions.rows > 0 && shape.longest > from.positions.rows - from.position_offset))
         throw InputError("fewer positions than tokens of a sequence");
+    if (from.images && from.words.rows > shape.longest)
+        throw InputError("more tokens before the patches than there are in a sequence");
     const int width = from.words.columns, made = from.images ? shape.hidden : width;
     const auto as_wide = [&](const Table& table) { return table.rows == 0 || table.columns == made; };
     const SharedMatrix& projection = from.projection;
+    from.norm.check(made);
     if (!as_wide(from.positions) || !as_wide(from.types) ||
-        (from.norm && from.norm.weight.size() != static_cast<std::size_t>(made)) ||
         (from.images ? width != shape.hidden || projection == nullptr : projection == nullptr && width != shape.hidden) ||
         (projection != nullptr && (projection->rounds() || projection->outputs() != shape.hidden ||
                                    (!from.images && projection->inputs() != width))))
@@ -108,6 +113,8 @@ void Encoder::add_block(Block block) {
          block.rotation->sines.size() != shape_.longest * half))
         throw InputError("angles of another number of positions or another width of heads");
     if (block.window < 0 || block.window > 1 << 24) throw InputError("a window of " + std::to_string(block.window));
+    block.attention_norm.check(hidden);
+    block.output_norm.check(hidden);
     if (!shape_.pre_norm && (!block.attention_norm || !block.output_norm))
         throw InputError("a block without norms after its sub-layers");
     blocks_.push_back(std::move(block));
@@ -116,9 +123,13 @@ void Encoder::add_block(Block block) {
 void Encoder::add_head_layer(HeadLayer layer) {
     if (layer.matrix == nullptr || layer.matrix->inputs() != outputs())
         throw InputError("a layer of the head reads another width than it is given");
-    if (layer.norm && layer.norm.weight.size() != static_cast<std::size_t>(layer.matrix->outputs()))
-        throw InputError("a norm of another width");
+    layer.norm.check(layer.matrix->outputs());
     head_.push_back(std::move(layer));
+}
+
+void Encoder::set_final_norm(FloatNorm norm) {
+    norm.check(shape_.hidden);
+    final_norm_ = std::move(norm);
 }
 
 void Encoder::set_position_bias(const float* bias) {
@@ -130,12 +141,17 @@ void Encoder::set_position_bias(const float* bias) {
 }
 
 void Encoder::check(const Input& input) const {
+    if (input.starts[0] != 0) throw InputError("a first sequence that does not begin at 0");
     for (int i = 0; i < input.sequences; i++) {
-        const int length = input.starts[i + 1] - input.starts[i];
+        const std::int64_t length = std::int64_t{input.starts[i + 1]} - input.starts[i];
         if (length < 1 || length > shape_.longest || (embeddings_.images && length != shape_.longest))
             throw InputError("a sequence of " + std::to_string(length) + " tokens; give " +
                              (embeddings_.images ? "" : "1 to ") + std::to_string(shape_.longest));
     }
+    if (input.tokens() >= kMost) throw InputError("too many tokens at once");
+    for (const Block& block : blocks_)  // threads share the heads of all sequences, which they count
+        if (input.sequences > kMost * 64 / (block.output->inputs() / shape_.width()))
+            throw InputError("too many sequences at once");
     if (embeddings_.images) return;
     const int words = embeddings_.words.rows, types = embeddings_.types.rows;
     for (int i = 0; i < input.tokens(); i++) {

@@ -19,7 +19,10 @@ struct InputError : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
 };
 
-constexpr int parts_of(int count, int size) { return (count + size - 1) / size; }
+// More tokens, positions or rows than there are at once: numbers below it can be added and doubled without a care.
+constexpr int kMost = 1 << 24;
+
+constexpr int parts_of(int count, int size) { return count / size + (count % size != 0); }
 
 // Memory that begins where a line of the cache does, so that a vector of floats never lies in two.
 template <class Number>
@@ -50,6 +53,9 @@ struct Layout {
     int bytes = 1;
     int first = 0;
     int last = 0;
+
+    // Refuses what no file has, so that codes can be read without a look at it.
+    void check() const;
 };
 
 // Rows of codes as a file holds them, with scales for groups of columns.
@@ -61,6 +67,8 @@ struct PackedRows {
     int group = 0;
     Layout layout;
 
+    // Refuses shapes that codes do not come in; only then the numbers below are any.
+    void check() const;
     std::size_t row_bytes() const { return parts_of(columns, layout.digits) * static_cast<std::size_t>(layout.bytes); }
     std::size_t groups() const { return parts_of(columns, group); }
 };
@@ -135,6 +143,7 @@ struct Table {
     int rows = 0;
     int columns = 0;
 
+    void check() const;
     void add_row(int row, float* to) const;
 };
 
@@ -145,6 +154,8 @@ struct FloatNorm {
     float epsilon = 0;
 
     explicit operator bool() const { return !weight.empty(); }
+    // Refuses one of another width.
+    void check(int width) const;
     Norm view() const { return {weight.data(), bias.data(), epsilon}; }
 };
 
@@ -209,7 +220,7 @@ class Encoder {
     void add_block(Block block);
     void add_head_layer(HeadLayer layer);
     void set_pooling(Pooling pooling) { pooling_ = pooling; }
-    void set_final_norm(FloatNorm norm) { final_norm_ = std::move(norm); }
+    void set_final_norm(FloatNorm norm);
     // Added to the scores of each head, by the distance of a key: [heads][2 * longest - 1].
     void set_position_bias(const float* bias);
 

@@ -49,6 +49,7 @@ Matrix::Matrix(int outputs, int inputs, bool bfloat16) : outputs_(outputs), inpu
 }
 
 Matrix::Matrix(int outputs, int inputs, const Layout& layout, int group) : Matrix(outputs, inputs) {
+    layout.check();
     const int length = static_cast<int>(padded(inputs, kInputs)), last = (layout.last - layout.first) / layout.stride;
     if (group < 1 || (group < inputs && group % kInputs != 0))
         throw InputError("groups of " + std::to_string(group) + "; the kernels take multiples of " + std::to_string(kInputs));
@@ -65,6 +66,7 @@ void Matrix::check(int first, int rows, int columns) const {
 }
 
 void Matrix::set_rows(int first, const PackedRows& rows, const float* bias) {
+    rows.check();
     check(first, rows.rows, rows.columns);
     if (!rounds()) throw InputError("codes for a matrix of floats");
     const Layout& layout = rows.layout;
@@ -136,6 +138,7 @@ void Matrix::product(const Kernels& kernels, Team& team, const float* x, const Q
 
 void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
                       float* out) const {
+    if (rows < 0 || rows >= kMost) throw InputError("too many rows at once");
     RoundedRows rounded;
     if (rounds()) rounded.hold(rows, inputs_);
     // Nothing in a parallel region may throw: the others would wait for ever.

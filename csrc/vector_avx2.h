@@ -122,6 +122,9 @@ inline void unpack_nibbles(const std::uint8_t* panel, int inputs, std::uint8_t* 
 // Adds the products of four values of a row with the codes of 16 columns to sums of 16 bits. Written as instructions: a
 // tile of six rows has a register for everything just so, and compilers that order them otherwise move sums to memory.
 inline void add_products(__m256i (&sums)[2], __m256i low, __m256i high, const std::int8_t* values) {
+#ifdef SANITIZED  // AddressSanitizer does not see what such instructions read
+    for (int i = 0; i < 4; i++) static_cast<void>(*static_cast<const volatile std::int8_t*>(values + i));
+#endif
     __m256i first = sums[0], second = sums[1], spread_values, product;
     asm("vpbroadcastd %[values], %[spread]\n\t"
         "vpmaddubsw %[spread], %[low], %[product]\n\t"

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import atheris
 
+# An editable install wraps the loaders of its modules, and atheris would add no counters to what such a loader reads.
+sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("_editable_")]
+
 with atheris.instrument_imports(include=["slimformer"]):
     from tests.fuzz.targets import TARGETS
 
@@ -33,10 +36,11 @@ def main() -> None:
     corpus = Path(folder)
     corpus.mkdir(parents=True, exist_ok=True)
     target = TARGETS[name]
-    for number, content in enumerate(target.seeds()):
-        (corpus / f"seed-{number}").write_bytes(content)
     with atheris.instrument_imports(include=["slimformer"]):
         function = target.function()
+        contents = target.seeds()
+    for number, content in enumerate(contents):
+        (corpus / f"seed-{number}").write_bytes(content)
     limits = ["-timeout=20", "-rss_limit_mb=0", "-max_len=16384", f"-artifact_prefix={corpus.parent}/"]
     limit_memory()
     atheris.Setup([sys.argv[0], *limits, *options, str(corpus)], function)

@@ -7,8 +7,12 @@ import io
 import json
 import struct
 import zipfile
+from typing import TYPE_CHECKING, Any
 
 from tests.conftest import ROOT
+
+if TYPE_CHECKING:
+    from slimformer.runtime.onnx import Array
 
 ARTIFACTS = ROOT / "tests" / "artifacts"
 
@@ -86,3 +90,41 @@ def pictures() -> bytes:
 def packed(content: bytes) -> bytes:
     """The same in gzip."""
     return gzip.compress(content, mtime=0)
+
+
+def rotary() -> tuple[dict[str, Any], dict[str, Array]]:
+    """Config and tensors of a classifier that tells positions by turning; written down, since torch takes long."""
+    import numpy as np
+
+    hidden, ffn, words, labels = 8, 6, 12, 3
+    kinds = ["full_attention", "sliding_attention"]
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embeddings.tok_embeddings.weight": (words, hidden),
+        "model.embeddings.norm.weight": (hidden,),
+        "model.layers.1.attn_norm.weight": (hidden,),
+        "model.final_norm.weight": (hidden,),
+        "head.dense.weight": (hidden, hidden),
+        "head.norm.weight": (hidden,),
+        "classifier.weight": (labels, hidden),
+        "classifier.bias": (labels,),
+    }
+    for block in range(len(kinds)):
+        shapes |= {
+            f"model.layers.{block}.attn.Wqkv.weight": (3 * hidden, hidden),
+            f"model.layers.{block}.attn.Wo.weight": (hidden, hidden),
+            f"model.layers.{block}.mlp_norm.weight": (hidden,),
+            f"model.layers.{block}.mlp.Wi.weight": (2 * ffn, hidden),
+            f"model.layers.{block}.mlp.Wo.weight": (hidden, ffn),
+        }
+    config = {
+        "model_type": "modernbert",
+        "architectures": ["ModernBertForSequenceClassification"],
+        **{"vocab_size": words, "hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": len(kinds)},
+        **{"num_attention_heads": 2, "max_position_embeddings": 16, "local_attention": 4, "norm_eps": 1e-5},
+        **{"hidden_activation": "gelu", "classifier_activation": "gelu", "classifier_pooling": "mean"},
+        **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
+        "layer_types": kinds,
+        "rope_parameters": {kind: {"rope_type": "default", "rope_theta": 10000.0} for kind in kinds},
+    }
+    numbers = np.random.default_rng(0)
+    return config, {name: numbers.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -234,6 +234,78 @@ def _packed(folder: Path) -> Callable[[bytes], None]:
     return run
 
 
+def _engine_file(folder: Path) -> Callable[[bytes], None]:
+    """A file of weights of any bytes, for the native engine."""
+    from slimformer.runtime.encoder import NativeEncoder
+
+    shutil.copytree(seeds.ARTIFACTS / "rounded", folder / "model")
+
+    def run(data: bytes) -> None:
+        (folder / "model" / "model.safetensors").write_bytes(data)
+        NativeEncoder(folder / "model", threads=1).run([[5, 6, 7]])
+
+    return run
+
+
+def _engine(folder: Path) -> Callable[[bytes], None]:
+    """Whole checkpoints for the native engine with other settings, and tensors of other names, shapes and types."""
+    import numpy as np
+    from atheris import FuzzedDataProvider
+    from safetensors.numpy import load_file, save_file
+
+    from slimformer.runtime.encoder import NativeEncoder
+    from slimformer.runtime.settings import ROUNDING
+    from tests.fuzz.mutating import mutated
+
+    originals = [seeds.rotary()]
+    for source in (seeds.ARTIFACTS / name for name in ("rounded", "int4", "int8", "base-odd", "image-classifier")):
+        config = json.loads((source / "config.json").read_bytes())
+        if "quantization_config" in config:
+            config["quantization_config"]["activations"] = ROUNDING
+        originals.append((config, load_file(source / "model.safetensors")))
+    model = folder / "model"
+    model.mkdir()
+
+    def ask(config: Any, tensors: dict[str, Any], side: int) -> None:
+        save_file(tensors, model / "model.safetensors")
+        (model / "config.json").write_text(json.dumps(config))
+        engine = NativeEncoder(model, threads=1)
+        if engine.reads_images:
+            engine.run_images(np.ones((1, 3, side, side), np.float32))
+        else:
+            engine.run([[5, 6, 7], [8]])
+
+    def run(data: bytes) -> None:
+        provider = FuzzedDataProvider(data)
+        config, whole = originals[provider.ConsumeIntInRange(0, len(originals) - 1)]
+        tensors = {**whole}
+        for _ in range(provider.ConsumeIntInRange(0, 2)):
+            name = provider.PickValueInList(sorted(tensors))
+            changed = _changed(tensors.pop(name), provider)
+            tensors[provider.PickValueInList([name, name, name, *sorted(whole)])] = changed
+        ask(mutated(config, provider), tensors, config.get("image_size", 0))
+
+    for config, whole in originals:  # else what the engine refuses would be all that is tried
+        ask(config, whole, config.get("image_size", 0))
+    return run
+
+
+def _changed(tensor: Any, provider: Any) -> Any:
+    """A tensor of another shape or type, or with another byte."""
+    import numpy as np
+
+    shape = [provider.ConsumeIntInRange(0, size + 1) if provider.ConsumeBool() else size for size in tensor.shape]
+    kind = provider.PickValueInList([tensor.dtype, tensor.dtype, np.float16, np.float64, np.uint8, np.int8])
+    with np.errstate(invalid="ignore"):
+        changed = np.resize(tensor, shape).astype(kind)
+    if provider.ConsumeBool():
+        changed = changed.reshape(-1)
+    if provider.ConsumeBool() and changed.size:
+        at = provider.ConsumeIntInRange(0, changed.nbytes - 1)
+        changed.reshape(-1).view(np.uint8)[at] = provider.ConsumeIntInRange(0, 255)
+    return changed
+
+
 def _yaml(folder: Path) -> Callable[[bytes], None]:
     from slimformer.methods.finetune.config import FinetuneConfig
 
@@ -358,6 +430,8 @@ TARGETS = {
     "signed-mask-file": Target(_signed_mask_file, _NOISE, 2_000),
     "gaps": Target(_gaps, _coded),
     "packed": Target(_packed, _NOISE, 100),
+    "engine-file": Target(_engine_file, _files("rounded/model.safetensors")),
+    "engine": Target(_engine, _NOISE, 1_000),
     "yaml": Target(_yaml, lambda: [seeds.YAML]),
     "csv": Target(_table("csv", "csv", "csv.gz"), lambda: _each(seeds.CSV, seeds.packed(seeds.CSV))()),
     "tsv": Target(_table("tsv", "tsv"), _each(seeds.TSV)),

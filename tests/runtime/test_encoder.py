@@ -331,6 +331,37 @@ assert os.waitpid(child, 0)[1] == 0
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+def test_daemon_threads_inside_the_engine_let_the_process_end(folder):
+    code = f"""
+import threading
+from slimformer.runtime.encoder import NativeEncoder
+engine = NativeEncoder({str(folder)!r}, threads=2)
+running = threading.Barrier(4)
+
+def ask():
+    engine.run([[5] * 40])
+    running.wait()
+    while True:
+        engine.run([[5] * 40] * 20)
+
+for _ in range(3):
+    threading.Thread(target=ask, daemon=True).start()
+running.wait()
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_more_tokens_before_the_patches_than_a_sequence_has_are_refused():
+    native = kernels()
+    parts = {"positions": None, "types": None, "norm": None, "projection": native.Matrix(4, 4), "position_offset": 0}
+    shape = {"hidden": 4, "heads": 1, "activation": "gelu", "pre_norm": True, "gated": False, "images": True}
+    native.Encoder(**shape, **parts, words=np.ones((2, 4), np.float32), longest=2)
+    with pytest.raises(native.InputError, match="before the patches"):
+        native.Encoder(**shape, **parts, words=np.ones((3, 4), np.float32), longest=2)
+
+
 def test_torch_and_transformers_are_not_imported(folder):
     code = f"""
 import sys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -205,7 +206,8 @@ class _Builder:
             theta: Any = (
                 rule.get("rope_theta") if isinstance(rule, dict) and rule.get("rope_type") == "default" else None
             )
-            if kind not in ("full_attention", "sliding_attention") or type(theta) not in (int, float) or not theta > 1:
+            fits = type(theta) in (int, float) and 1 < theta <= sys.float_info.max  # JSON has whole numbers beyond it
+            if kind not in ("full_attention", "sliding_attention") or not fits:
                 raise EngineError(
                     f"config.json of `{self.stored.name}` has `rope_parameters` `{rule}` for `{kind}`; the engine "
                     "turns by the default rule, in blocks of full and of sliding attention"
