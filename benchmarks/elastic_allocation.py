@@ -3,8 +3,13 @@
 MatFormer (arXiv 2310.07707) leaves open how a budget is best spent over the blocks. Here stories15M is made elastic on
 the first part of tinyshakespeare; as many budgets of parameters as told are drawn between its smallest and its largest
 size, each is allocated in every way, and the models are compared on text that none of them was trained or calibrated
-on. The same is done before any training, with the neurons ordered only. Needs the data and the weights beside the
-checkout; about an hour of one core.
+on. The same is done before any training, with the neurons ordered only.
+
+*milliseconds*: as many budgets of time, drawn between the smallest and the largest size, are allocated by the times
+that `measure_latency` takes; each model is extracted and timed in turn with the largest, and its share of the largest
+one's time is compared with the share it may have. Needs a machine that does nothing else.
+
+Needs the data and the weights beside the checkout; about an hour of one core, and a few minutes for the times.
 """
 
 from __future__ import annotations
@@ -12,14 +17,16 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness import RESULTS, keep, training_options
+from harness import RESULTS, keep, kept, training_options
 from slimformer import artifact, elastic
 from slimformer.sizes import (
     ORDERS,
@@ -28,13 +35,16 @@ from slimformer.sizes import (
     Costs,
     Elastic,
     allocate,
+    extract,
     importance,
     make_elastic,
+    measure_latency,
     measure_sensitivity,
     reorder,
 )
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
 
 SHARED = RESULTS.parents[2] / "shared"
@@ -43,6 +53,9 @@ TOKENS = 256
 CALIBRATION, HELD_OUT = 16, 16
 #: The one that others are compared with.
 LEAST_SLOPE = "increasing"
+PARTS = ("losses", "milliseconds")
+#: Forwards of each model that is timed.
+ROUNDS = 15
 
 
 class Texts:
@@ -129,14 +142,68 @@ def _score(values: list[float], others: list[float]) -> dict[str, int]:
     return {"won": won, "equal": len(pairs) - won - lost, "lost": lost}
 
 
+def milliseconds(weights: Path, texts: Texts, budgets: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """How models chosen by time keep to it: what each takes of the largest one's time, against what it may take."""
+    model, ids = untrained(weights, texts), texts.held_out[:1, : 16 if arguments.tiny else TOKENS // 2]
+    sizes = Elastic.of(model)
+    costs = measure_latency(model, ids.shape[1], rounds=2 if arguments.tiny else 30)
+    least, most = (costs.total(sizes.allocation(name)) for name in (sizes.names[0], sizes.names[-1]))
+    draw, largest = random.Random(arguments.seed), extract(model, sizes.allocation(sizes.names[-1]))
+    rows = []
+    for _ in range(budgets):
+        limit = draw.uniform(least, most)
+        allocation = allocate(sizes, Budget(costs, limit))
+        chosen = extract(model, allocation)
+        rows.append((limit / most, costs.total(allocation) / most, share_of_time(chosen, largest, ids)))
+    allowed, predicted, measured = np.array(rows).T
+    excess = measured / allowed - 1
+    return {
+        "budgets": budgets,
+        "smallest": round(least / most, 3),
+        "kept": int((excess <= 0).sum()),
+        "kept within 5 %": int((excess <= 0.05).sum()),
+        "worst excess": round(float(excess.max()), 3),
+        "median error of the prediction": round(float(np.median(np.abs(predicted / measured - 1))), 3),
+        "correlation": round(float(np.corrcoef(predicted, measured)[0, 1]), 3),
+        "shares of XL's time: allowed, predicted, measured": [[round(float(x), 3) for x in row] for row in rows],
+    }
+
+
+@torch.inference_mode()
+def share_of_time(model: Any, other: Any, ids: torch.Tensor) -> float:
+    """What a forward takes of another model's time, in the median of rounds in which they take turns."""
+    ratios = []
+    for number in range(2 + ROUNDS):
+        marks = [time.perf_counter()]
+        for each in (model, other):
+            each(input_ids=ids)
+            marks.append(time.perf_counter())
+        if number >= 2:
+            ratios.append((marks[1] - marks[0]) / (marks[2] - marks[1]))
+    return statistics.median(ratios)
+
+
+def compare_losses(texts: Texts, budgets: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Losses before and after training."""
+    weights, seed = arguments.weights, arguments.seed
+    result = {"before training": compare(untrained(weights, texts), texts, budgets, seed)}
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch) if arguments.tiny else arguments.work / f"{arguments.steps}-steps-{seed}"
+        work.mkdir(parents=True, exist_ok=True)
+        model = trained(weights, arguments.data, work, arguments)
+    result["after training"] = compare(model, texts, budgets, seed)
+    return result
+
+
 def main() -> None:
-    """Compare before and after training."""
+    """Do the parts that were asked for; the others stay as they are."""
     parser = training_options(__doc__)
     parser.add_argument("--weights", type=Path, default=SHARED / "weights" / "stories15M")
     parser.add_argument("--data", type=Path, default=SHARED / "data" / "tinyshakespeare")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "slimformer-elastic-allocation")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--budgets", type=int, default=100)
+    parser.add_argument("--parts", default=",".join(PARTS))
     arguments = parser.parse_args()
     if not (arguments.weights.is_dir() and arguments.data.is_dir()):
         print(f"skipped: no {arguments.weights} or {arguments.data}; give --weights and --data")
@@ -144,12 +211,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     budgets = 4 if arguments.tiny else arguments.budgets
     texts = Texts(arguments.data / "input.txt", AutoTokenizer.from_pretrained(arguments.weights), arguments.tiny)
-    result = {"before training": compare(untrained(arguments.weights, texts), texts, budgets, arguments.seed)}
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch) if arguments.tiny else arguments.work / f"{arguments.steps}-steps-{arguments.seed}"
-        work.mkdir(parents=True, exist_ok=True)
-        model = trained(arguments.weights, arguments.data, work, arguments)
-    result["after training"] = compare(model, texts, budgets, arguments.seed)
+    result = {} if arguments.tiny else kept("elastic_allocation")
+    if "losses" in arguments.parts:
+        result |= compare_losses(texts, budgets, arguments)
+    if "milliseconds" in arguments.parts:
+        result["milliseconds"] = milliseconds(arguments.weights, texts, budgets, arguments)
     keep("elastic_allocation", arguments, result)
 
 

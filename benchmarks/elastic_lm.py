@@ -35,6 +35,7 @@ from harness.language import BATCH, cut_blocks, losses
 from harness.nested import SIZES, TOGETHER, VARIANTS, summary
 from harness.pieces import OutOfTimeError, Pieces
 from slimformer import elastic, load
+from slimformer.artifact.provenance import fingerprint
 from slimformer.methods.elastic.analysis import consistency
 from slimformer.sizes import ORDERS, Allocation, Budget, Costs, Elastic, Predictor, Scored, evolve, name_sizes
 
@@ -150,9 +151,14 @@ class Table:
         self.texts = work / "texts"
         self.sizes = name_sizes(list(SIZES.values()))
 
-    def do(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def do(
+        self,
+        name: str,
+        work: Callable[[], dict[str, Any]],
+        still: Callable[[dict[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
         """One piece of this plan."""
-        return self.pieces.do(f"{self.plan.name}: {name}", work)
+        return self.pieces.do(f"{self.plan.name}: {name}", work, still)
 
     def train(self, variant: str, rate: float, short: bool) -> dict[str, Any]:
         """One run, on from where it was killed; loss on dev by size."""
@@ -331,15 +337,28 @@ class Table:
         self.losses_of("per-block")
         self.mixtures("per-block", "increasing")
 
+    def pairs(self, number: int, allocations: list[Allocation]) -> dict[str, Any]:
+        """Losses of some allocations on dev; measured again where they are those of a model that is lost."""
+        return self.do(
+            f"pairs {number}",
+            lambda: {
+                "weights": self.weights,
+                "loss": self.allocation_losses("elastic", allocations, self.blocks["dev"]),
+            },
+            still=lambda kept: kept["weights"] == self.weights,
+        )
+
+    @cached_property
+    def weights(self) -> str:
+        """What tells one training of the elastic model from another."""
+        self.model("elastic")
+        return fingerprint(self.folder("elastic"))[:16]
+
     def nas(self) -> None:
         """Pairs of allocation and loss, and a search by what they tell."""
         pairs: dict[str, float] = {}
         for number, part in enumerate(self.drawn()):
-            measured = self.do(
-                f"pairs {number}",
-                lambda p=part: {"loss": self.allocation_losses("elastic", p, self.blocks["dev"])},
-            )
-            pairs |= measured["loss"]
+            pairs |= self.pairs(number, part)["loss"]
         self.do("search", lambda: self.search(pairs))
 
 

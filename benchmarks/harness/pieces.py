@@ -34,9 +34,20 @@ class Pieces:
         self.done: dict[str, Any] = {} if arguments.tiny else kept(benchmark).get("pieces", {})
         self.end = None if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
 
-    def do(self, name: str, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What a piece of work came to, with the seconds it took on the clock and of the processor."""
-        if name in self.done:
+    def do(
+        self,
+        name: str,
+        work: Callable[[], dict[str, Any]],
+        still: Callable[[dict[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """What a piece of work came to, with the seconds it took on the clock and of the processor.
+
+        Args:
+            name: Which piece.
+            work: Does it.
+            still: Whether what was kept of it still holds; otherwise it is done again.
+        """
+        if name in self.done and still(self.done[name]):
             return self.done[name]
         if self.end is not None and time.monotonic() > self.end:
             raise OutOfTimeError
