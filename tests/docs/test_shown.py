@@ -40,6 +40,14 @@ def test_a_verdict_rests_on_results_or_is_open(results, claim):
     assert claim["hours"] > 0
 
 
+@pytest.mark.parametrize(
+    "name", sorted({n for c in claims() for n in re.findall(r"slimformer(?:\.\w+)+", c["command"])})
+)
+def test_commands_name_functions_that_there_are(name):
+    module, _, function = name.rpartition(".")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
 def test_commands_name_scripts_that_there_are():
     scripts = {name for claim in claims() for name in re.findall(r"benchmarks/(\w+\.py)", claim["command"])}
     assert len(scripts) > 8
