@@ -214,7 +214,7 @@ def read_alike(base: str, options: AnyOptions) -> AnyOptions:
     """
     if options.task is None or options.data is None or not is_artifact(base):
         return options
-    manifest = read_manifest(base)
+    manifest = read_manifest(models.located(base))
     record = manifest.task
     data = next((step.config["data"] for step in reversed(manifest.steps) if step.config.get("data")), None)
     if record is None or record.name != get_task(options.task).name or not _same_place(data, options.data):
