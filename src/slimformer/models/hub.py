@@ -120,10 +120,8 @@ def explain(error: BaseException, name: HubName) -> tuple[str, str]:
     """
     from huggingface_hub import errors
 
-    causes = list(_causes(error))
-    status = next((each.response.status_code for each in causes if isinstance(each, errors.HfHubHTTPError)), None)
-    offline = "OfflineModeIsEnabled" in {type(each).__name__ for each in causes}
-    if offline:
+    causes, status = list(_causes(error)), status_of(error)
+    if was_offline(error):
         return " in offline mode", "unset HF_HUB_OFFLINE to ask the Hub"
     if any(isinstance(each, errors.RevisionNotFoundError) for each in causes):
         return f": it has no revision `{name.revision or 'main'}`", "check the spelling of the branch, tag or commit"
@@ -139,6 +137,20 @@ def explain(error: BaseException, name: HubName) -> tuple[str, str]:
     if status is not None:
         return f": the Hub answered {status}", "try again later"
     return "", "check the spelling and the network"
+
+
+def status_of(error: BaseException) -> int | None:
+    """With which status the Hub refused; None where it was not reached."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return next((int(each.response.status_code) for each in _causes(error) if isinstance(each, HfHubHTTPError)), None)
+
+
+def was_offline(error: BaseException) -> bool:
+    """Whether nothing was asked of the Hub because the user said so."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    return any(isinstance(each, OfflineModeIsEnabled) for each in _causes(error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

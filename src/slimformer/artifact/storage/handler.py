@@ -105,6 +105,10 @@ class Storage(ABC):
         """What the manifest records of the model beyond the name of the storage."""
         return {}
 
+    def public(self, folder: Path) -> dict[str, bytes]:
+        """Files of a folder that tell where something lies on this machine, by name, as others may see them."""
+        return {}
+
     @abstractmethod
     def card(self, manifest: Manifest) -> str:
         """How the artifact is loaded, as the model card tells it."""

@@ -30,6 +30,9 @@ PROCESSOR_FILES = frozenset(
 )
 
 
+#: Recorded as the place of a base that lay in a folder of the machine where its mask was made.
+UNKNOWN = "…/"
+
 _fingerprints: dict[tuple[tuple[str, int, int], ...], str] = {}
 #: Questions whether a base is that of a mask to which the answer was yes, in this process.
 _accepted: set[tuple[Any, ...]] = set()
@@ -104,7 +107,8 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
     """
     record = file.base
     wrong: tuple[str | Path, str] | None = None
-    recorded: list[str | Path] = [record.source, folder.resolve().parent / record.name]
+    recorded: list[str | Path] = [record.source] if record.source != UNKNOWN else []
+    recorded.append(folder.resolve().parent / record.name)
     for place in recorded if given is None else [given]:
         try:
             fingerprint = fingerprint_of(place)
@@ -124,7 +128,7 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
             f"give the base `{record.name}` as it was with `--base`"
         )
     raise ArtifactError(
-        f"the base `{record.name}` of the mask in `{folder}` is not at `{given or record.source}`; "
+        f"the base `{record.name}` of the mask in `{folder}` is not at `{given or recorded[0]}`; "
         "give its folder with `--base`"
     )
 
