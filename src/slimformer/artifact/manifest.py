@@ -55,6 +55,9 @@ class Base(Record):
     revision: str | None = Field(
         default=None, min_length=1, description="commit of a base on the Hub; absent for one that is not there"
     )
+    license: str | None = Field(
+        default=None, min_length=1, description="licence that its card or its config names; absent where neither does"
+    )
 
 
 class Step(Record):

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimformer.artifact.front_matter import licence_of
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 from slimformer.artifact.storage.handler import storage_of, weight_files
@@ -189,11 +190,11 @@ def describe_base(base: Base | str | Path) -> Base:
     if hub is None:
         folder = Path(resolve(base))
         name = str(base) if str(base) in ALIASES else folder.resolve().name
-        return Base(name=name, fingerprint=fingerprint(folder))
+        return Base(name=name, fingerprint=fingerprint(folder), license=licence_of(folder))
     here = cached(hub)
     if here is None or not any((here / file).is_file() for file in weight_files()):
         return Base(name=hub.repo)
-    return Base(name=hub.repo, revision=here.name, fingerprint=fingerprint(here))
+    return Base(name=hub.repo, revision=here.name, fingerprint=fingerprint(here), license=licence_of(here))
 
 
 def versions() -> dict[str, str]:

@@ -62,6 +62,7 @@ class MaskStorage(Storage):
     no_base = "is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
     weights = (MASK,)
     needs_base = True
+    relation = "adapter"
 
     def __init__(
         self,
