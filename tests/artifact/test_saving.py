@@ -245,7 +245,7 @@ class TestHistory:
         (cache / "refs" / "main").write_text("0123")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache.parent))
         save(tmp_path / "out", tiny_bert(), step=STEP, base="someone/tiny")
-        expected = Base(name="someone/tiny", fingerprint=fingerprint(tiny_bert(hf.BertModel)))
+        expected = Base(name="someone/tiny", revision="0123", fingerprint=fingerprint(tiny_bert(hf.BertModel)))
         assert read_manifest(tmp_path / "out").base == expected
 
     def test_missing_base_is_an_error_before_writing(self, tmp_path: Path) -> None:

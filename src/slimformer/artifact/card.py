@@ -6,9 +6,9 @@ import json
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from slimformer.artifact.front_matter import write_front_matter
 from slimformer.artifact.layout import WEIGHT_SUFFIXES
 from slimformer.artifact.storage.handler import as_cell, as_code
-from slimformer.errors import visible
 from slimformer.registry import STORAGE
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def write_card(manifest: Manifest) -> str:
     """Write the card of an artifact; `files` of the manifest may lack the card itself."""
     storage: Storage = STORAGE.get(manifest.model.storage)()
     parts = [
-        _front_matter(manifest, storage.library),
+        write_front_matter(manifest, storage, _title(manifest).replace("`", "")),
         f"# {_title(manifest)}",
         _introduction(manifest),
         "## Load\n\n" + storage.card(manifest),
@@ -37,28 +37,6 @@ def write_card(manifest: Manifest) -> str:
     parts.append("## Versions\n\n" + _table(("Library", "Version"), sorted(manifest.steps[-1].versions.items())))
     parts.append("`slimformer verify path/to/this/folder` checks that the folder is as it was saved.")
     return "\n\n".join(parts) + "\n"
-
-
-def _front_matter(manifest: Manifest, library: str) -> str:
-    lines = ["---", f"library_name: {library}"]
-    origin = next((step.base.name for step in manifest.steps if step.base is not None), None)
-    # Only an owner/name is a name the Hub can follow.
-    if origin is not None and origin.count("/") == 1:
-        lines.append(f"base_model: {_quoted(origin)}")
-    from slimformer.tasks.kinds import pipeline_tag
-
-    tag = pipeline_tag(manifest.model.architecture, None if manifest.task is None else manifest.task.kind)
-    if tag is not None:
-        lines.append(f"pipeline_tag: {tag}")
-    lines.append("tags:")
-    tags = dict.fromkeys(["slimformer", *(step.method for step in manifest.steps)])
-    lines.extend(f"- {_quoted(tag)}" for tag in tags)
-    return "\n".join([*lines, "---"])
-
-
-def _quoted(text: str) -> str:
-    """A text as YAML and JSON both quote it."""
-    return visible(json.dumps(text, ensure_ascii=False))
 
 
 def _title(manifest: Manifest) -> str:

@@ -13,8 +13,7 @@ from slimformer.artifact.probe.recorded import check_recorded
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.task import check_task
 from slimformer.errors import ArtifactError, CheckpointError, ConfigError
-from slimformer.files import as_path
-from slimformer.models import load_config, quiet, trusted, trusting
+from slimformer.models import load_config, located, quiet, trusted, trusting
 from slimformer.models.processors import check_tokenizer, processor_class
 from slimformer.models.processors.backend import check_backend, panics_raised
 from slimformer.models.settings import as_device, as_dtype
@@ -84,7 +83,8 @@ def load(
     What `verify` refuses is refused here too, by the same code.
 
     Args:
-        folder: the folder that `save` wrote, or a copy of it.
+        folder: the folder that `save` wrote, or a copy of it; or its name on the Hub, `owner/name` or
+            `owner/name@revision`.
         check: compare how inputs are read and what is answered with what was recorded at saving. Without it the sums
             of all files, and that every weight is there, are checked none the less.
         trust_remote_code: run code that the folder brings or refers to.
@@ -103,8 +103,8 @@ def load(
     """
     if engine is not None:
         others = trust_remote_code or cast_base or not check or (device, dtype, base) != (None, None, None)
-        return _load_native(as_path(folder), engine, others)
-    path, place, kind = as_path(folder), as_device(device), as_dtype(dtype)
+        return _load_native(located(folder), engine, others)
+    path, place, kind = located(folder), as_device(device), as_dtype(dtype)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
         loaded, _ = load_checked(path, manifest, dtype=kind, base=base, cast_base=cast_base, check=check)
@@ -137,7 +137,7 @@ def verify(
     float32. A mask is verified on its base, which is found as `load` finds it; with `cast_base`, one that was cast to
     16 bits will do.
     """
-    path = as_path(folder)
+    path = located(folder)
     with trusting(trust_remote_code):
         manifest = checked_manifest(path)
         elsewhere = storage_of(path, manifest).check(path)

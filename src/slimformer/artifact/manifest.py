@@ -52,6 +52,12 @@ class Base(Record):
     fingerprint: Sha256 | None = Field(
         default=None, description="content hash of the base's weights; null when they were not at hand"
     )
+    revision: str | None = Field(
+        default=None, min_length=1, description="commit of a base on the Hub; absent for one that is not there"
+    )
+    license: str | None = Field(
+        default=None, min_length=1, description="licence that its card or its config names; absent where neither does"
+    )
 
 
 class Step(Record):

@@ -11,12 +11,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimformer.artifact.front_matter import licence_of
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 from slimformer.artifact.storage.handler import storage_of, weight_files
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
-from slimformer.models import ALIASES, resolve
+from slimformer.models import ALIASES, cached, hub_name, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,17 +181,20 @@ def chain(
 def describe_base(base: Base | str | Path) -> Base:
     """Name a base and take the fingerprint of its weights, when they are on this machine.
 
-    A folder is named by its last part only: the rest of a path says nothing to others.
+    A folder is named by its last part only: the rest of a path says nothing to others. A model of the Hub is named
+    with the commit that was read.
     """
     if isinstance(base, Base):
         return base
-    source = resolve(base)
-    folder = Path(source)
-    if folder.is_dir():
+    hub = hub_name(base)
+    if hub is None:
+        folder = Path(resolve(base))
         name = str(base) if str(base) in ALIASES else folder.resolve().name
-        return Base(name=name, fingerprint=fingerprint(folder))
-    cached = cached_folder(source)
-    return Base(name=source, fingerprint=None if cached is None else fingerprint(cached))
+        return Base(name=name, fingerprint=fingerprint(folder), license=licence_of(folder))
+    here = cached(hub)
+    if here is None or not any((here / file).is_file() for file in weight_files()):
+        return Base(name=hub.repo)
+    return Base(name=hub.repo, revision=here.name, fingerprint=fingerprint(here), license=licence_of(here))
 
 
 def versions() -> dict[str, str]:
@@ -207,8 +211,9 @@ def versions() -> dict[str, str]:
 def _manifest_of(base: Base | str | Path | None) -> Manifest | None:
     if base is None or isinstance(base, Base):
         return None
-    folder = Path(resolve(base))
-    return read_manifest(folder) if (folder / MANIFEST).is_file() else None
+    hub = hub_name(base)
+    folder = Path(resolve(base)) if hub is None else cached(hub)
+    return read_manifest(folder) if folder is not None and (folder / MANIFEST).is_file() else None
 
 
 def _same_base(base: Base, manifest: Manifest) -> Base:
@@ -219,18 +224,3 @@ def _same_base(base: Base, manifest: Manifest) -> Base:
             f"{recorded[:12]}…; give the manifest of that base, or check it with `slimformer verify`"
         )
     return base.model_copy(update={"fingerprint": recorded})
-
-
-def cached_folder(name: str) -> Path | None:
-    """The folder of the cache of the Hub that holds a model's weights, if there is one."""
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    for file in weight_files():
-        try:
-            cached = try_to_load_from_cache(name, file)
-        except HFValidationError:
-            return None
-        if isinstance(cached, str):
-            return Path(cached).parent
-    return None

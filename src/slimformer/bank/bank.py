@@ -17,8 +17,8 @@ from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask
 from slimformer.config import check_count
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
-from slimformer.files import as_path
 from slimformer.inference.door import look_up, open_model
+from slimformer.models import located
 from slimformer.models.settings import as_device
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ class MaskBank:
             return tuple(self._tasks)
 
     def add(self, name: str, folder: str | Path) -> None:
-        """Add the mask of a folder under a name; a mask for another base is refused."""
-        path = as_path(folder)
+        """Add the mask of a folder or of a Hub name under a name; a mask for another base is refused."""
+        path = located(folder)
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a task of the bank is to be called `{describe(name)}`; give it a name")
         with self._lock:

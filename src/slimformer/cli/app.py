@@ -72,6 +72,8 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt as error:
         trains = bool(tokens) and tokens[0] in METHODS
         hint = "; the same command with `--resume` goes on from its last checkpoint, or begins anew" if trains else ""
+        if "push" in tokens[:1]:
+            hint = "; the Hub shows nothing of it unless all had arrived, and the same command sends it again"
         sys.stderr.write(f"interrupted{hint}\n")
         sys.exit(128 + (error.number if isinstance(error, Ended) else signal.SIGINT))
     except BrokenPipeError:

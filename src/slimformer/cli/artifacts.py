@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from cyclopts import Parameter
 
+from slimformer.cli.hub import as_hub, check_push, print_pushed, push_result
 from slimformer.cli.methods import command_line
 from slimformer.cli.output import (
     BaseFlags,
@@ -15,6 +16,7 @@ from slimformer.cli.output import (
     Json,
     LoadFlags,
     Overwrite,
+    PushToHub,
     StoreAs,
     human_bytes,
     print_json,
@@ -35,6 +37,7 @@ def merge_mask(
     flags: Annotated[LoadFlags, Parameter(name="*")] = LoadFlags(),  # noqa: B008 (frozen)
     store: StoreAs = None,
     overwrite: Overwrite = False,
+    push_to_hub: PushToHub = None,
     as_json: Json = False,
 ) -> None:
     """Turn a mask and its base into a plain checkpoint that loads without either.
@@ -45,14 +48,17 @@ def merge_mask(
     """
     from slimformer.artifact import merge
 
+    check_push(push_to_hub)
     manifest = merge(artifact, out, store=store, overwrite=overwrite, command=command_line(), **asdict(flags))
+    pushed = push_result(out, push_to_hub)
     result = _converted(artifact, out, manifest)
     if as_json:
-        print_json(result)
+        print_json(result | as_hub(pushed))
         return
     size = human_bytes(result["bytes"])
     print_line(f"{artifact} merged: {manifest.model.architecture}, {size}, saved in {out}")
     _print_rounding(manifest)
+    print_pushed(pushed)
 
 
 def unpack_model(
@@ -62,6 +68,7 @@ def unpack_model(
     check: Check = True,
     store: StoreAs = None,
     overwrite: Overwrite = False,
+    push_to_hub: PushToHub = None,
     as_json: Json = False,
 ) -> None:
     """Turn a packed model into a plain float checkpoint that loads without slimformer.
@@ -74,10 +81,12 @@ def unpack_model(
     """
     from slimformer.artifact import unpack
 
+    check_push(push_to_hub)
     manifest = unpack(artifact, out, check=check, store=store, overwrite=overwrite, command=command_line())
+    pushed = push_result(out, push_to_hub)
     step, result = manifest.steps[-1].config, _converted(artifact, out, manifest)
     if as_json:
-        print_json({**result, "moved": step["moved"], "activations": step["activations"]})
+        print_json({**result, "moved": step["moved"], "activations": step["activations"]} | as_hub(pushed))
         return
     size = human_bytes(result["bytes"])
     print_line(f"{artifact} unpacked: {manifest.model.architecture}, {size}, saved in {out}")
@@ -89,6 +98,7 @@ def unpack_model(
             f"largest; measure it with `slimformer evaluate {out}`"
         )
     _print_rounding(manifest)
+    print_pushed(pushed)
 
 
 def _converted(artifact: str, out: str, manifest: Manifest) -> dict[str, Any]:
@@ -163,6 +173,7 @@ def extract_size(
     config: ConfigFile = None,
     store: StoreAs = None,
     overwrite: Overwrite = False,
+    push_to_hub: PushToHub = None,
     as_json: Json = False,
 ) -> None:
     """Write one size of an elastic model, or the largest mixture of sizes within a budget, as a model of its own.
@@ -188,6 +199,9 @@ def extract_size(
         check_count("length", length)
     data = TaskOptions.read(config, options.given())
     _check_use(data, out, publish, store, sensitivity=sensitivity)
+    if out is None and push_to_hub is not None:
+        raise UsageError(f"`--push-to-hub` is `{push_to_hub}`, and nothing is written without `--out`; give both")
+    check_push(push_to_hub)
     choice = Choice(
         allocation, max_params, max_bytes, max_flops, max_latency, length, order, data if sensitivity else None
     )
@@ -198,6 +212,9 @@ def extract_size(
         result |= {"out": out, **_extracted(artifact, out, choice, lines, **settings)}
     if publish is not None:
         result["published"] = _published(artifact, publish, choice, data, lines, check=check)
+    if out is not None and (pushed := push_result(out, push_to_hub)) is not None:
+        result |= as_hub(pushed)
+        lines["pushed"] = pushed.line()
     if as_json:
         print_json(result)
         return

@@ -7,11 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from slimformer.cli.hub import as_hub, check_push, print_pushed, push_result
 from slimformer.cli.methods import command_line
 from slimformer.cli.output import (
     ConfigFile,
     Json,
     Overwrite,
+    PushToHub,
     SizeFlags,
     human_bytes,
     print_json,
@@ -33,6 +35,7 @@ def export_model(
     flags: Annotated[SizeFlags, Parameter(name="*")] = SizeFlags(),  # noqa: B008 (frozen)
     config: ConfigFile = None,
     overwrite: Overwrite = False,
+    push_to_hub: PushToHub = None,
     as_json: Json = False,
 ) -> None:
     """Write a model as ONNX, run it against the model, and print how far the two are apart.
@@ -54,6 +57,9 @@ def export_model(
     if data.given() and data.data is None:
         flag = next(iter(data.given())).replace("_", "-")
         raise UsageError(f"`--{flag}` is for `--data`, which was not given; give both, or leave it out")
+    if push_to_hub is not None and out.lower().endswith(".onnx"):
+        raise UsageError(f"`--push-to-hub` is for a folder, and `--out` is the file `{out}`; give a folder")
+    check_push(push_to_hub)
     result = to_onnx(
         model,
         out,
@@ -65,10 +71,12 @@ def export_model(
         command=command_line(),
         **asdict(flags),
     )
+    pushed = push_result(out, push_to_hub)
     if as_json:
-        print_json({"model": model, **result.as_dict()})
+        print_json({"model": model, **result.as_dict(), **as_hub(pushed)})
     else:
         _print(model, result)
+        print_pushed(pushed)
 
 
 def _print(model: str, result: ExportResult) -> None:

@@ -128,8 +128,9 @@ def _stored(model: str) -> str | None:
     """The type of weights that were rounded for the file; None where they lie there as they are loaded."""
     from slimformer.artifact import read_manifest
     from slimformer.inference.source import is_artifact
+    from slimformer.models import located
 
-    rounded = read_manifest(model).model.rounded if is_artifact(model) else None
+    rounded = read_manifest(located(model)).model.rounded if is_artifact(model) else None
     return None if rounded is None else rounded.dtype
 
 

@@ -8,7 +8,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from slimformer.cli.output import ConfigFile, Json, Overwrite, Quiet, Resume, print_json, print_line, print_table
+from slimformer.cli.output import (
+    ConfigFile,
+    Json,
+    Overwrite,
+    PushToHub,
+    Quiet,
+    Resume,
+    print_json,
+    print_line,
+    print_table,
+)
 from slimformer.errors import visible
 from slimformer.registry import METHODS
 
@@ -22,6 +32,7 @@ class RunFlags:
     overwrite: Overwrite = False
     as_json: Json = False
     quiet: Quiet = False
+    push_to_hub: PushToHub = None
 
 
 def command_line() -> str:
@@ -51,7 +62,8 @@ def command_of(name: str) -> Callable[..., None]:
 
         config = settings_class.read(flags.config, settings.given())
         config.require(*method.required)
-        result = run(method, config, RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line()))
+        options = RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line(), push_to_hub=flags.push_to_hub)
+        result = run(method, config, options)
         if flags.as_json:
             print_json(result.summary())
         else:

@@ -167,4 +167,11 @@ Resume = Annotated[
     Parameter(name="--resume", negative="", help="Go on with an unfinished run, or start it if there is none."),
 ]
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative="", help="Replace a result that is there.")]
+PushToHub = Annotated[
+    str | None,
+    Parameter(
+        name="--push-to-hub",
+        help="Push the result to the Hugging Face Hub under this name, `owner/name`, when it is done.",
+    ),
+]
 ConfigFile = Annotated[str | None, Parameter(name="--config", help="YAML file with settings; flags given besides win.")]

@@ -12,7 +12,6 @@ from slimformer.artifact.storage.elastic import nest_sizes
 from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, SizeError
-from slimformer.files import as_path
 from slimformer.inference.native import OpenNative, is_native, open_floats, open_packed, refuse_with_engine
 from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
 from slimformer.inference.runners import TorchRunner
@@ -67,7 +66,7 @@ def look_up(name: str | Path) -> Source:
     file = onnx_file(name)
     if file is not None:
         return look_up_onnx(name, file)
-    manifest = checked_manifest(as_path(name)) if is_artifact(name) else None
+    manifest = checked_manifest(models.located(name)) if is_artifact(name) else None
     source = Source(str(name), models.load_config(name), manifest)
     if manifest is None:
         models.check_weights(name, models.stored_class(source.config, source.name))
@@ -84,9 +83,9 @@ def open_skeleton(name: str | Path, size: str | None = None) -> PreTrainedModel:
     skeleton = models.load_skeleton(name)
     if size is None:
         return skeleton
-    if not is_artifact(name) or not STORAGE.get(read_manifest(name).model.storage).nested:
+    if not is_artifact(name) or not STORAGE.get(read_manifest(models.located(name)).model.storage).nested:
         raise _one_size_only(str(name), size)
-    nest_sizes(as_path(name), skeleton)
+    nest_sizes(models.located(name), skeleton)
     return cast("PreTrainedModel", extract(skeleton, size))
 
 
@@ -127,7 +126,7 @@ def open_model(
             raise not_in_torch(source.name)
         if source.manifest is not None:
             loaded, _ = load_checked(  # `look_up` has compared the sums
-                as_path(source.name),
+                models.located(source.name),
                 source.manifest,
                 dtype=kind,
                 base=base,

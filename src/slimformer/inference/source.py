@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.storage.precision import store_of
 from slimformer.errors import CheckpointError
-from slimformer.files import as_path
+from slimformer.models import located
 from slimformer.models.sentence import SentenceSettings
 from slimformer.models.widths import described_widths
 from slimformer.registry import STORAGE
@@ -80,5 +80,5 @@ class Source:
 
 
 def is_artifact(name: str | Path) -> bool:
-    """Whether a name is that of a folder which holds an artifact."""
-    return os.path.lexists(as_path(name) / MANIFEST)
+    """Whether a name is that of a folder, or of a model of the Hub, which holds an artifact."""
+    return os.path.lexists(located(name) / MANIFEST)

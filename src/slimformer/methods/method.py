@@ -37,6 +37,7 @@ class RunOptions:
         quiet: Say nothing while training.
         command: The command line, for the record.
         trust_remote_code: Run code that a model brings or refers to.
+        push_to_hub: Name on the Hub that the finished result is pushed to; None to keep it here.
     """
 
     resume: bool = False
@@ -44,6 +45,7 @@ class RunOptions:
     quiet: bool = False
     command: str | None = None
     trust_remote_code: bool = False
+    push_to_hub: str | None = None
 
 
 def configure(

@@ -10,6 +10,7 @@ from pydantic import Field
 from slimformer import models
 from slimformer.anatomy.family import known
 from slimformer.artifact.manifest import read_manifest
+from slimformer.artifact.publishing import is_hidden, same_name
 from slimformer.errors import ConfigError
 from slimformer.files import as_path
 from slimformer.inference.evaluation import head_classes
@@ -214,7 +215,7 @@ def read_alike(base: str, options: AnyOptions) -> AnyOptions:
     """
     if options.task is None or options.data is None or not is_artifact(base):
         return options
-    manifest = read_manifest(base)
+    manifest = read_manifest(models.located(base))
     record = manifest.task
     data = next((step.config["data"] for step in reversed(manifest.steps) if step.config.get("data")), None)
     if record is None or record.name != get_task(options.task).name or not _same_place(data, options.data):
@@ -223,4 +224,6 @@ def read_alike(base: str, options: AnyOptions) -> AnyOptions:
 
 
 def _same_place(one: Any, other: str) -> bool:
+    if isinstance(one, str) and is_hidden(one):  # all that is known of a place on the machine that pushed the base
+        return same_name(one, as_path(other).resolve())
     return isinstance(one, str) and (one == other or as_path(one).resolve() == as_path(other).resolve())

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.config import Config
+    from slimformer.integrations.hub import Pushed
     from slimformer.methods.method import RunOptions
 
 
@@ -58,6 +59,7 @@ class RunResult:
         seconds: Time spent training.
         log: Log entries of the run.
         notes: What was done to data or model that a user should know.
+        pushed: What is on the Hub of it; None where it was not pushed.
         rates: With `--lr-grid`, each learning rate and its score on dev; None where the loss became no number.
     """
 
@@ -71,6 +73,7 @@ class RunResult:
     log: list[dict[str, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     rates: dict[str, float | None] = field(default_factory=dict)
+    pushed: Pushed | None = None
 
     @property
     def score(self) -> tuple[str, float] | None:
@@ -88,6 +91,7 @@ class RunResult:
             "processes": int(os.environ.get("WORLD_SIZE", "1")),
             "notes": self.notes,
             **({"rates": self.rates} if self.rates else {}),
+            **({} if self.pushed is None else {"hub": self.pushed.summary()}),
         }
 
     @property
@@ -104,6 +108,7 @@ class RunResult:
             f"{self.steps} steps in {self.seconds:.0f} s{kept}",
             *(f"  tried {describe_rate(rate, score)}" for rate, score in self.rates.items()),
             f"saved in {self.folder}",
+            *([] if self.pushed is None else [self.pushed.line()]),
         ]
 
 

@@ -7,12 +7,13 @@ While a run is unfinished its checkpoints lie beside the result, in `OUT.trainin
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.artifact.provenance import describe_base
 from slimformer.artifact.storage.precision import check_range, describe_rounding
-from slimformer.errors import visible
+from slimformer.errors import UsageError, visible
 from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
@@ -39,6 +40,8 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         config: Its settings.
         options: How to carry it out.
     """
+    if options.push_to_hub is not None:
+        return _pushed(method, config, options, options.push_to_hub)
     with models.trusting(options.trust_remote_code):
         if getattr(config, "lr_grid", None) is not None:
             from slimformer.methods.grid import run_grid
@@ -47,6 +50,24 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         state = method(config, options)
         with state.resources:
             return state.follow_up(_run(state))
+
+
+def _pushed(method: type[Method[Any]], config: Config, options: RunOptions, name: str) -> RunResult:
+    """A run whose result is pushed to the Hub; what belongs to it, such as its phases, stays here."""
+    from slimformer.integrations.hub import check_login, check_name, push
+
+    if getattr(config, "out", None) is None:
+        raise UsageError(f"`--push-to-hub` is `{name}`, and nothing is written without `--out`; give both")
+    if is_main():
+        check_name(name)
+        check_login(name)
+    result = run(method, config, replace(options, push_to_hub=None))
+    if result.folder is None or not is_main():
+        return result
+    pushed = push(result.folder, name)
+    if not options.quiet:
+        show_notes(list(pushed.notes))
+    return replace(result, pushed=pushed)
 
 
 def _run(state: Method[Any]) -> RunResult:

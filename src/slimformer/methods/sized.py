@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic
 
-from slimformer.files import as_path
 from slimformer.inference.source import is_artifact
 from slimformer.methods.method import AnyConfig
 from slimformer.methods.task import TaskMethod, TaskResult
+from slimformer.models import located
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,5 +67,5 @@ def sizes_of_base(base: str) -> SizesRecord | None:
     """What is nested in the base of a run; None where it has one size."""
     from slimformer.artifact.storage.elastic import SIZES, read_sizes
 
-    folder = as_path(base)
+    folder = located(base)
     return read_sizes(folder) if is_artifact(folder) and (folder / SIZES).is_file() else None

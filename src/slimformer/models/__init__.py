@@ -3,8 +3,19 @@
 Importing this package is quick: torch and transformers are loaded by the functions that need them.
 """
 
+from slimformer.models.hub import HubName, cached
 from slimformer.models.loading import check_weights, load_model, load_skeleton, new_weights, stored_class
-from slimformer.models.names import ALIASES, is_causal, load_config, positions, quiet, resolve, sees_images
+from slimformer.models.names import (
+    ALIASES,
+    hub_name,
+    is_causal,
+    load_config,
+    located,
+    positions,
+    quiet,
+    resolve,
+    sees_images,
+)
 from slimformer.models.processors import load_processor, name_padding
 from slimformer.models.trust import trusted, trusting
 
@@ -14,12 +25,16 @@ IGNORED = -100
 __all__ = [
     "ALIASES",
     "IGNORED",
+    "HubName",
+    "cached",
     "check_weights",
+    "hub_name",
     "is_causal",
     "load_config",
     "load_model",
     "load_processor",
     "load_skeleton",
+    "located",
     "name_padding",
     "new_weights",
     "positions",

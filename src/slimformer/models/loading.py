@@ -123,13 +123,8 @@ def _without_decoder(name: str | Path, model_class: Any) -> Any:
 
 
 def check_weights(name: str | Path, model_class: Any, config: PretrainedConfig | None = None) -> None:
-    """Refuse a folder without safetensors, or whose config asks for a model of quite another size; weights stay unread.
-
-    What is on the Hub is not here yet, and is not looked at.
-    """
+    """Refuse a checkpoint without safetensors, or whose config asks for another size; weights stay unread."""
     folder = Path(resolve(name))
-    if not folder.is_dir():
-        return
     config = load_config(name) if config is None else config
     if getattr(config, "quantization_config", None) is not None:
         return  # how these are stored is for their quantizer to say

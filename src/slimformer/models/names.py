@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
 from slimformer.files import JsonError, as_path, read_json
+from slimformer.models.hub import AT, HubName, fetch, parse_name
 from slimformer.models.settings import check_settings
 from slimformer.models.trust import check_kernels, code_refused, trusted
 from slimformer.models.weights import CONFIG_BYTES
@@ -32,10 +34,10 @@ FORWARD: dict[str, tuple[Any, ...]] = {
 
 
 def resolve(name: str | Path) -> str:
-    """Turn an alias, a folder or a Hub name into what `from_pretrained` takes.
+    """Turn an alias, a folder or a Hub name into the folder it stands for, checked.
 
-    An alias becomes the folder inside its package and a folder its checked path. Anything that looks
-    like `owner/name` or a bare name is taken for a Hub name and left to Transformers to fetch.
+    An alias becomes the folder inside its package, and a Hub name, `owner/name` or `owner/name@revision`, the folder of
+    one commit in the Hub's cache, fetched if need be.
     """
     text = str(name)
     if text in ALIASES:
@@ -48,7 +50,29 @@ def resolve(name: str | Path) -> str:
         raise CheckpointError(f"`{text}` is a file, not a model folder; give the folder that holds its config.json")
     if _looks_like_path(text):
         raise CheckpointError(f"no folder at `{text}`; give a model folder, a Hub name or one of: {listed_aliases()}")
-    return text
+    hub = parse_name(text)
+    if hub is None:
+        raise CheckpointError(
+            f"`{text}` is no folder here and no name of the Hub; give a model folder, a Hub name such as `owner/name` "
+            f"or `owner/name@revision`, or one of: {listed_aliases()}"
+        )
+    folder = fetch(hub, instead=f"give a folder or one of: {listed_aliases()}")
+    _check_folder(folder, text)
+    return str(folder)
+
+
+def hub_name(name: str | Path) -> HubName | None:
+    """The model of the Hub that a name stands for; None for an alias, for a path, and for what lies here."""
+    text = str(name)
+    if text in ALIASES or _looks_like_path(text) or os.path.lexists(as_path(text)):
+        return None
+    return parse_name(text)
+
+
+def located(name: str | Path) -> Path:
+    """Where an artifact lies: a path as it is, whatever is there, and of `owner/name` the folder in the Hub's cache."""
+    hub = hub_name(name)
+    return as_path(name) if hub is None or "/" not in hub.repo else fetch(hub)
 
 
 def listed_aliases() -> str:
@@ -117,10 +141,11 @@ def _packaged_folder(alias: str) -> Path:
     return folder
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, name: str | None = None) -> None:
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"folder `{folder}` has no config.json; give the folder that `save_pretrained` wrote")
+        what = f"folder `{folder}`" if name is None else f"`{name}` of the Hub"
+        raise CheckpointError(f"{what} has no config.json; give the folder that `save_pretrained` wrote")
     read_config(path)
 
 
@@ -138,7 +163,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _looks_like_path(text: str) -> bool:
-    return text.startswith((".", "/", "~")) or text.count("/") > 1 or not text
+    name = text.partition(AT)[0]  # a revision such as `refs/pr/1` has slashes of its own
+    return text.startswith((".", "/", "~")) or name.count("/") > 1 or not text
 
 
 def load_config(name: str | Path) -> PretrainedConfig:
@@ -163,7 +189,7 @@ def make_config(content: dict[str, Any], name: str | Path) -> PretrainedConfig:
 
     settings = dict(content)
     kind = settings.pop("model_type", None)
-    return _checked_config(lambda: content, lambda: AutoConfig.for_model(kind, **settings), name, exists=True)
+    return _checked_config(lambda: content, lambda: AutoConfig.for_model(kind, **settings), name)
 
 
 def _load_config(source: str, name: str | Path) -> PretrainedConfig:
@@ -173,14 +199,13 @@ def _load_config(source: str, name: str | Path) -> PretrainedConfig:
         lambda: PretrainedConfig.get_config_dict(source)[0],
         lambda: AutoConfig.from_pretrained(source, trust_remote_code=trusted()),
         name,
-        exists=Path(source).exists(),
     )
 
 
 def _checked_config(
-    read: Callable[[], dict[str, Any]], make: Callable[[], PretrainedConfig], name: str | Path, *, exists: bool
+    read: Callable[[], dict[str, Any]], make: Callable[[], PretrainedConfig], name: str | Path
 ) -> PretrainedConfig:
-    """A config, with what is wrong with it in our words; `exists` tells whether it is here or on the Hub."""
+    """A config, with what is wrong with it in our words."""
     from huggingface_hub.errors import StrictDataclassError
 
     try:
@@ -201,14 +226,9 @@ def _checked_config(
             raise CheckpointError(
                 f"config.json of `{name}` cannot be used: {_field_reason(error)}; mend it, or copy the checkpoint again"
             ) from error
-        if exists:
-            raise CheckpointError(
-                f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
-                "check `model_type` and the installed transformers version"
-            ) from error
         raise CheckpointError(
-            f"`{name}` is no folder here and could not be fetched from the Hub; "
-            f"check the spelling and the network, or give a folder or one of: {listed_aliases()}"
+            f"config.json of `{name}` does not describe a model Transformers knows: {first_sentence(error)}; "
+            "check `model_type` and the installed transformers version"
         ) from error
     return config
 

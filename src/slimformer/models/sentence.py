@@ -95,8 +95,7 @@ class SentenceSettings:
     @classmethod
     def of(cls, name: str | Path) -> Self | None:
         """Read what is recorded of a model by name: an alias, a folder or a Hub name."""
-        source = resolve(name)
-        return cls.read(source) if Path(source).is_dir() else cls._parse(source, lambda file: _hub_file(source, file))
+        return cls.read(resolve(name))
 
     def write(self, folder: str | Path, width: int) -> None:
         """Write the files into a folder.
@@ -249,21 +248,6 @@ def _file(path: Path) -> Any:
     if content is None:
         raise CheckpointError(f"`{path}` holds null and nothing else; copy the model again")
     return content
-
-
-def _hub_file(name: str, file: str) -> Any:
-    from transformers.utils.hub import cached_file
-
-    folder, _, last = file.rpartition("/")
-    path = cached_file(
-        name,
-        last,
-        subfolder=folder,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if path is None else _file(Path(path))
 
 
 def _write(path: Path, content: Any) -> None:

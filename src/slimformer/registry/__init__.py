@@ -78,6 +78,10 @@ COMMANDS: Registry[Any] = Registry(
             "slimformer.cli.artifacts:verify_artifact",
             "Check that an artifact is whole and answers as recorded.",
         ),
+        "push": (
+            "slimformer.cli.hub:push_artifact",
+            "Push an artifact to the Hugging Face Hub, without a path of this machine.",
+        ),
         "inspect": (
             "slimformer.cli.inspect:inspect_model",
             "Show what a model is made of, with parameters and bytes; no weights are loaded.",

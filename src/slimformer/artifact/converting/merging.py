@@ -16,6 +16,7 @@ from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.artifact.storage.precision import round_weights
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
+from slimformer.models import located
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ def merge(
         check: Whether the mask must answer as recorded at saving; its sums are compared in any case.
         store: What weights are stored as: `float32`, `half` or `bfloat16`; by default as they are in memory.
     """
-    path = as_path(folder)
+    path = located(folder)
     if as_path(out).resolve() == path.resolve():
         raise ArtifactError(f"`--out` is the mask `{folder}` itself, which would be lost; give another folder")
     if base is not None and as_path(out).resolve() == as_path(base).resolve():
@@ -79,7 +80,7 @@ def merge(
         model,
         step=Step(method="merge", config={} if store is None else {"store": store}),
         processor=loaded.processor,
-        base=path,
+        base=folder,
         base_manifest=loaded.manifest,
         metrics=loaded.manifest.metrics,
         task=loaded.manifest.task,

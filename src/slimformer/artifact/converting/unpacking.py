@@ -16,6 +16,7 @@ from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.precision import round_weights
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
+from slimformer.models import located
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +64,7 @@ def unpack(
     """
     from slimformer.artifact.storage.elastic import PUBLISHED, ElasticStorage
 
-    path = as_path(folder)
+    path = located(folder)
     if as_path(out).resolve() == path.resolve():
         raise ArtifactError(f"`--out` is the packed model `{folder}` itself, which would be lost; give another folder")
     sizes = _nested(path, folder)
@@ -80,7 +81,7 @@ def unpack(
             config={MOVED: moved, ACTIVATIONS: rounding, **({} if store is None else {"store": store})},
         ),
         processor=loaded.processor,
-        base=path,
+        base=folder,
         base_manifest=loaded.manifest,
         metrics=loaded.manifest.metrics if rounding is None else None,
         task=loaded.manifest.task,

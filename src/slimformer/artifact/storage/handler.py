@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import read_manifest
@@ -44,6 +44,8 @@ class Storage(ABC):
     nested: ClassVar[bool] = False
     #: What the Hub calls the library that loads it.
     library: ClassVar[str] = "transformers"
+    #: What the Hub calls the way from its base to it.
+    relation: ClassVar[Literal["finetune", "quantized", "adapter"]] = "finetune"
     #: Why a method that needs another base does not start from it, and what to do; `{name}` is what the user calls it.
     no_base: ClassVar[str] = "is stored in a way that this method does not start from; give a plain checkpoint"
 
@@ -103,6 +105,10 @@ class Storage(ABC):
 
     def describe(self, model: PreTrainedModel) -> dict[str, Any]:
         """What the manifest records of the model beyond the name of the storage."""
+        return {}
+
+    def public(self, folder: Path) -> dict[str, bytes]:
+        """Files of a folder that tell where something lies on this machine, by name, as others may see them."""
         return {}
 
     @abstractmethod

@@ -12,6 +12,7 @@ from slimformer.artifact.layout import MASK
 from slimformer.artifact.provenance import describe_base
 from slimformer.artifact.storage.handler import Storage, as_code, storage_of
 from slimformer.artifact.storage.mask_base import (
+    UNKNOWN,
     base_processor,
     find_base,
     fingerprint_of,
@@ -21,7 +22,7 @@ from slimformer.artifact.storage.mask_base import (
     processor_sums,
     source_of,
 )
-from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile
+from slimformer.artifact.storage.mask_file import BaseRecord, MaskFile, with_source
 from slimformer.artifact.storage.mask_identity import BaseIdentity
 from slimformer.artifact.storage.plain import WITH_SLIMFORMER, save_processor
 from slimformer.errors import ArtifactError
@@ -61,6 +62,7 @@ class MaskStorage(Storage):
     no_base = "is a mask on a base and no checkpoint; merge the two first: slimformer merge {name} --out PLAIN"
     weights = (MASK,)
     needs_base = True
+    relation = "adapter"
 
     def __init__(
         self,
@@ -138,6 +140,11 @@ class MaskStorage(Storage):
         """Those of the base, which is stored once however many masks there are."""
         place = Path(models.resolve(find_base(MaskFile.read(folder / MASK), folder, base, cast=cast_base)))
         return storage_of(place).tensor_files(place) if place.is_dir() else []
+
+    def public(self, folder: Path) -> dict[str, bytes]:
+        """The mask without the path of its base; a Hub name stays, and is where the base is found."""
+        source = MaskFile.read(folder / MASK).base.source
+        return {MASK: with_source(folder / MASK, UNKNOWN)} if Path(source).is_absolute() else {}
 
     def card(self, manifest: Manifest) -> str:
         """On its base, or merged with it."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.artifact.checks import sum_file
 from slimformer.artifact.layout import CONFIG
-from slimformer.artifact.provenance import cached_folder, describe_base
+from slimformer.artifact.provenance import describe_base
 from slimformer.artifact.storage.plain import save_processor
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import as_path
@@ -30,18 +30,21 @@ PROCESSOR_FILES = frozenset(
 )
 
 
+#: Recorded as the place of a base that lay in a folder of the machine where its mask was made.
+UNKNOWN = "…/"
+
 _fingerprints: dict[tuple[tuple[str, int, int], ...], str] = {}
 #: Questions whether a base is that of a mask to which the answer was yes, in this process.
 _accepted: set[tuple[Any, ...]] = set()
 
 
 def source_of(base: str | Path) -> str:
-    """What finds a base again from anywhere: an alias or Hub name as it is, a folder by its whole path."""
+    """What finds a base again from anywhere: an alias, a Hub name with its commit, or the whole path of a folder."""
     text = str(base)
     if text in models.ALIASES:
         return text
-    resolved = models.resolve(base)
-    return str(Path(resolved).resolve()) if Path(resolved).is_dir() else text
+    hub, folder = models.hub_name(base), Path(models.resolve(base))
+    return str(folder.resolve()) if hub is None else str(models.HubName(hub.repo, folder.name))
 
 
 def fingerprint_of(base: str | Path) -> str:
@@ -58,30 +61,22 @@ def fingerprint_of(base: str | Path) -> str:
 
 
 def _state(base: str | Path) -> tuple[tuple[str, int, int], ...]:
-    """What changes when the files of a base do; empty where they are not here, which says nothing of any base."""
+    """What changes when the files of a base do; empty where there are none, which says nothing of any base."""
     found: list[tuple[str, int, int]] = []
     folder = _folder(base)
-    if folder is None:
-        return ()
     for path in [*sorted(folder.glob("*.safetensors*")), *folder.glob("config.json")]:
         status = path.stat()
         found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     return tuple(found)
 
 
-def _folder(base: str | Path) -> Path | None:
-    """Where the files of a base lie: its folder, or that in the cache of the Hub; None if they are not here."""
-    source = models.resolve(base)
-    return Path(source) if Path(source).is_dir() else cached_folder(source)
+def _folder(base: str | Path) -> Path:
+    """Where the files of a base lie: its folder, or that in the cache of the Hub."""
+    return Path(models.resolve(base))
 
 
 def _computed(base: str | Path) -> str:
     found = describe_base(base).fingerprint
-    if found is None:
-        import transformers
-
-        models.load_model(base, transformers.AutoModel)  # so that its files are here
-        found = describe_base(base).fingerprint
     if found is None:
         raise ArtifactError(
             f"the weights of `{base}` are not stored as safetensors, so a mask could not tell it from another base; "
@@ -112,7 +107,8 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
     """
     record = file.base
     wrong: tuple[str | Path, str] | None = None
-    recorded: list[str | Path] = [record.source, folder.resolve().parent / record.name]
+    recorded: list[str | Path] = [record.source] if record.source != UNKNOWN else []
+    recorded.append(folder.resolve().parent / record.name)
     for place in recorded if given is None else [given]:
         try:
             fingerprint = fingerprint_of(place)
@@ -132,7 +128,7 @@ def find_base(file: MaskFile, folder: Path, given: str | Path | None = None, *, 
             f"give the base `{record.name}` as it was with `--base`"
         )
     raise ArtifactError(
-        f"the base `{record.name}` of the mask in `{folder}` is not at `{given or record.source}`; "
+        f"the base `{record.name}` of the mask in `{folder}` is not at `{given or recorded[0]}`; "
         "give its folder with `--base`"
     )
 
@@ -181,8 +177,6 @@ def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> Pretrained
 def processor_sums(base: str | Path) -> dict[str, str]:
     """SHA-256 of the files a base's tokenizer or image processor is read from."""
     folder = _folder(base)
-    if folder is None:
-        return {}
     return {path.name: sum_file(path).sha256 for path in sorted(folder.iterdir()) if path.name in PROCESSOR_FILES}
 
 

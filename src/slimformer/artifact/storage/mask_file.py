@@ -161,6 +161,22 @@ class MaskFile:
         return cls(header.base, bits, shapes, flags, whole, header.drawn)
 
 
+def with_source(path: Path, source: str) -> bytes:
+    """The content of a file, of whatever format, that says of its base that it is elsewhere; its tensors stay."""
+    from safetensors.torch import save
+
+    header, tensors = _open(path)
+    header = header.model_copy(update={"base": header.base.model_copy(update={"source": source})})
+    if header.format == 1:
+        text = header.model_dump_json(exclude_defaults=True)
+        metadata = {HEADER: text, SUM: _sum(text, tensors)}
+    else:
+        header = header.model_copy(update={"sha256": header.sum_with(tensors)})
+        metadata = {HEADER: header.model_dump_json(exclude_defaults=True)}
+    content: bytes = save(tensors, metadata=metadata)
+    return content
+
+
 def pack(flags: Tensor) -> Tensor:
     """Booleans, flat, eight to a byte."""
     from slimformer.formats import layout, packing

@@ -127,6 +127,7 @@ class PackedStorage(PlainStorage):
     """Several codes to a byte; the config's `quantization_config` says how."""
 
     name = "packed"
+    relation = "quantized"
     no_base = "holds quantized weights, which are not trained on; give the float model it was made from"
     weights = (PACKED, *PLAIN_WEIGHTS)
     imports = ("import slimformer  # teaches Transformers to read packed weights",)

@@ -19,6 +19,7 @@ from slimformer.errors import ArtifactError
 from slimformer.files import as_path
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.inference.extraction.choosing import Choice, look_up_elastic
+from slimformer.models import located
 from slimformer.models.widths import needs_widths
 from slimformer.sizes import Costs, Elastic
 
@@ -113,7 +114,7 @@ def extract(
         model,
         step=Step(method="extract", config=choice.record(blocks) | ({} if store is None else {"store": store})),
         processor=loaded.processor,
-        base=as_path(source.name),
+        base=source.name,
         base_manifest=loaded.manifest,
         metrics=_metrics_of(loaded, blocks),
         task=loaded.manifest.task,
@@ -159,7 +160,7 @@ def publish(
     record = PublishedRecord.make(name, blocks.by_block, Elastic.of(loaded.model).names)
     quality = {} if evaluation is None else _measure(source, blocks, evaluation)
     record = record.model_copy(update={"cost": _cost(loaded, blocks, length), "quality": quality})
-    others = [each for each in read_published(as_path(source.name)) if each.name != name]
+    others = [each for each in read_published(located(source.name)) if each.name != name]
     files = {PUBLISHED: write_published([*others, record])}
     republish(source.name, source.name, {}, files=files, overwrite=True)
     return record

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from slimformer.errors import UsageError
-from slimformer.files import as_path
-from slimformer.models import load_skeleton
+from slimformer.models import load_skeleton, located
 from slimformer.models.processors import read_processor
 from slimformer.runtime.building import ModelParts
 from slimformer.runtime.checkpoint import EngineError
@@ -114,7 +113,7 @@ def refuse_with_engine(**flags: Any) -> None:
 
 def open_packed(source: Source) -> OpenNative:
     """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
-    folder = as_path(source.name)
+    folder = located(source.name)
     encoder = NativeEncoder(folder, torch.get_num_threads())
     weights = list(load_skeleton(source.name).parameters())
     return OpenNative(source, encoder, read_processor(str(folder), source.config, folder), weights)

@@ -12,7 +12,6 @@ from slimformer.artifact.loading import checked_manifest
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.onnx import MODEL, OnnxRecord, OnnxStorage, data_beside
 from slimformer.errors import ArtifactError
-from slimformer.files import as_path
 from slimformer.inference.source import Source, is_artifact
 from slimformer.models.sentence import SentenceSettings
 from slimformer.runtime.onnx import OnnxSession, check_extra
@@ -32,7 +31,7 @@ def onnx_file(name: str | Path) -> Path | None:
     """The ONNX file that a name stands for: that file, or the one of a folder with no other model; None for others."""
     if str(name) in models.ALIASES:
         return None
-    path = as_path(name)
+    path = models.located(name)
     if path.is_dir():
         stored = (path / MODEL).is_file() and storage_of(path).name == OnnxStorage.name
         return path / MODEL if stored else None
@@ -102,7 +101,7 @@ def look_up_onnx(name: str | Path, file: Path, *, threads: int | None = None, de
     """
     import torch
 
-    folder = as_path(name)
+    folder = models.located(name)
     manifest = checked_manifest(folder) if folder.is_dir() and is_artifact(folder) else None
     session = OnnxSession(file, threads or torch.get_num_threads(), device)
     record = OnnxRecord.read(session.metadata, name)

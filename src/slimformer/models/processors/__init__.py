@@ -169,20 +169,9 @@ def _check_ids(largest: int, config: PretrainedConfig, name: str) -> None:
 
 
 def has_file(name: str, file: str) -> bool:
-    """Whether a checkpoint has a file: in its folder, or in the cache of the Hub once that was asked for it."""
-    from transformers.utils.hub import cached_file
-
+    """Whether a checkpoint has a file."""
     source = name if name not in ALIASES and as_path(name).is_dir() else resolve(name)
-    if Path(source).is_dir():
-        return (Path(source) / file).is_file()
-    path = cached_file(
-        source,
-        file,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return path is not None
+    return (Path(source) / file).is_file()
 
 
 def processor_class(files: Any) -> tuple[str, str] | None:
