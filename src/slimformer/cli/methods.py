@@ -50,7 +50,7 @@ def command_of(name: str) -> Callable[..., None]:
         from slimformer.methods.run import run
 
         config = settings_class.read(flags.config, settings.given())
-        config.require(*method.required)
+        config.require(*method.for_settings(config).required)
         result = run(method, config, RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line()))
         if flags.as_json:
             print_json(result.summary())

@@ -39,6 +39,7 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
         config: Its settings.
         options: How to carry it out.
     """
+    method = method.for_settings(config)
     with models.trusting(options.trust_remote_code):
         if getattr(config, "lr_grid", None) is not None:
             from slimformer.methods.grid import run_grid
