@@ -99,6 +99,15 @@ class Block:
         return {role: matrix for role in roles if (matrix := getattr(self, role)) is not None}
 
     @property
+    def readers(self) -> list[list[Matrix]]:
+        """The matrices in the order in which they are used, grouped by the input they read; fused ones as one."""
+        roles = (("query", "key", "value"), ("output",), ("up", "gate"), ("down",))
+        matrices = self.matrices
+        groups = [[matrices[role] for role in group if role in matrices] for group in roles]
+        whole = [{matrix.path: Matrix(matrix.root, matrix.path) for matrix in group} for group in groups]
+        return [list(group.values()) for group in whole]
+
+    @property
     def head_width(self) -> int:
         """Width of one head."""
         return cast("int", getattr(self.attention, self.family.head_width))

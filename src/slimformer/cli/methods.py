@@ -61,7 +61,7 @@ def command_of(name: str) -> Callable[..., None]:
         from slimformer.methods.run import run
 
         config = settings_class.read(flags.config, settings.given())
-        config.require(*method.required)
+        config.require(*method.for_settings(config).required)
         options = RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line(), push_to_hub=flags.push_to_hub)
         result = run(method, config, options)
         if flags.as_json:

@@ -163,6 +163,21 @@ class NumberFormat:
         kept = scales if granularity.group_size is None else scales.squeeze(-1)
         return granularity.unfold(codes, weight.shape).to(torch.int8), kept
 
+    def nearest(self, units: Tensor, scales: Tensor) -> Tensor:
+        """The codes, as floats, whose levels are closest to weights at scales that are given.
+
+        Args:
+            units: Weights.
+            scales: What the levels are multiplied by; they broadcast to the weights.
+        """
+        targets = units / scales.where(scales > 0, 1)
+        lowest, step = self.codes[0], self.codes.step
+        if self.values is None:
+            return targets.sub_(lowest).div_(step).round_().clamp_(0, len(self.codes) - 1).mul_(step).add_(lowest)
+        levels, places = torch.tensor(self.values, dtype=targets.dtype, device=targets.device).sort()
+        middles = (levels[1:] + levels[:-1]) / 2
+        return places[torch.bucketize(targets, middles)].to(targets.dtype).mul_(step).add_(lowest)
+
     def decode(self, codes: Tensor, dtype: torch.dtype) -> Tensor:
         """What codes stand for before the scale, in a float type; without `values` the codes, as they are."""
         if self.values is None:

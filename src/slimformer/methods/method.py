@@ -144,6 +144,11 @@ class Method(ABC, Generic[AnyConfig]):
         self.model: PreTrainedModel
         self.processor: Any = None
 
+    @classmethod
+    def for_settings(cls, config: Any) -> type[Method[Any]]:
+        """The class that carries these settings out, where a method has several ways."""
+        return cls
+
     @property
     def settings(self) -> dict[str, Any]:
         """What tells this run from others, as JSON types."""

@@ -42,6 +42,7 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
     """
     if options.push_to_hub is not None:
         return _pushed(method, config, options, options.push_to_hub)
+    method = method.for_settings(config)
     with models.trusting(options.trust_remote_code):
         if getattr(config, "lr_grid", None) is not None:
             from slimformer.methods.grid import run_grid

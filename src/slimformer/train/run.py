@@ -102,7 +102,7 @@ def train(
         callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
     if options.tensorboard is not None:
         callbacks.append(_tensorboard(options.tensorboard))
-    with _surroundings(options.threads), _own_forward(model):
+    with surroundings(options.threads), _own_forward(model):
         set_seed(options.seed)
         trainer = SlimTrainer(
             model=model,
@@ -149,7 +149,7 @@ def count_steps(options: TrainingOptions, epoch: int) -> int:
 
 
 @contextmanager
-def _surroundings(threads: int | None) -> Iterator[None]:
+def surroundings(threads: int | None) -> Iterator[None]:
     """Threads as asked for and Transformers silent, both only while training."""
     import torch
     from transformers.utils import logging

@@ -141,8 +141,8 @@ def round_activations(model: nn.Module, rounding: Rounding) -> nn.Module:
     anatomy = Anatomy.of(model)
     before = use_attention(model)
     for block in anatomy.blocks:
-        for group in _readers(block):
-            _round_input(group, rounding)
+        for group in block.readers:
+            _round_input([matrix.module for matrix in group], rounding)
         _round_operands(block, rounding)
     if anatomy.pooler is not None:
         _round_input([anatomy.pooler.module], rounding)
@@ -210,16 +210,6 @@ def _stored(module: nn.Module) -> Any:
     """The parameter behind a module's weight, below any views."""
     views = getattr(module, "parametrizations", None)
     return views["weight"].original if views is not None and "weight" in views else module.weight
-
-
-def _readers(block: Block) -> list[list[nn.Module]]:
-    """The modules of a block's matrices, grouped by the input they read."""
-    groups = (("query", "key", "value"), ("output",), ("up", "gate"), ("down",))
-    found = []
-    for roles in groups:
-        modules = [block.matrices[role].module for role in roles if role in block.matrices]
-        found.append(list({id(module): module for module in modules}.values()))
-    return found
 
 
 def _round_input(modules: Sequence[nn.Module], rounding: Rounding) -> None:

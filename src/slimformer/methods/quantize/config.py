@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from slimformer.config import Config, Positive, PositiveNumber, Temperature, Weight
+from slimformer.corpus.options import CorpusOptions
 from slimformer.errors import RegistryError
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.objectives import TermSpec, parse_terms
 from slimformer.registry import FORMATS
 from slimformer.tasks.options import BaseOptions, TaskOptions
-from slimformer.train.options import TrainingOptions
+from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,10 @@ SHORTHANDS = {"map": "attention-maps", "output": "attention-output", "mha": "mha
 LAYERS = r"all|every-[1-9]\d{0,3}|\s*-?\d{1,4}\s*(,\s*-?\d{1,4}\s*)*"
 #: The clip of the published code, for weights and activations.
 REFERENCE_CLIP = 2.5
+#: Codes of a format from which on rounding with error compensation loses little: those of 4 bits.
+MANY_LEVELS = 15
+#: Steps of learning from the float model where a format has fewer.
+LESSONS = 400
 #: Bounds between which a clip can be divided by in every float type, and beyond which none is meant.
 LEAST_CLIP, MOST_CLIP = 1e-4, 1e4
 
@@ -118,7 +123,18 @@ class KnowledgeOptions(Config):
     )
 
 
-class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptions, BaseOptions):
+class PostTrainingOptions(CorpusOptions):
+    """Unlabelled texts or images instead of a task."""
+
+    post_training: bool = Field(
+        False,
+        description="Quantize a finished model without labels, on the texts or images of `--corpus`: with error "
+        "compensation alone from 4 bits on, with fewer by some steps of learning from its float self.",
+    )
+    calibration: Positive = Field(256, description="Texts or images that weights are rounded on.")
+
+
+class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptions, BaseOptions, PostTrainingOptions):
     """Train a fine-tuned model on in a few levels per weight, with its float self as teacher."""
 
     model: str | None = Field(
@@ -200,6 +216,48 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         layers = ("embeddings", *(str(student) for student, _ in blocks))
         return [TermSpec("logits"), TermSpec("hidden", 1.0, layers), *(TermSpec(*each) for each in weighted)]
 
+    @model_validator(mode="after")
+    def _with_labels_or_without(self) -> Self:
+        if not self.post_training:
+            names = (name for name in PostTrainingOptions.model_fields if name not in TaskOptions.model_fields)
+            self.refuse_idle(dict.fromkeys(names, (True, "`post_training`")))
+            return self
+        for name in ("task", "data", "label_column"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"`{name}` is `{getattr(self, name)}`, and `post_training` sees no labels; leave out one of them"
+                )
+        if self.weights == FLOAT:
+            raise ValueError(f"`weights` is `{FLOAT}`, and `post_training` is about weights; give `int8` or another")
+        if self.granularity == "matrix":
+            raise ValueError("`granularity` is `matrix`, which needs training; give `row` or `group`")
+        for name in type(self).model_fields:
+            self._refuse_without_labels(name)
+        return self
+
+    def _refuse_without_labels(self, name: str) -> None:
+        """Refuse a setting that has no say in post-training, or none in formats that are only rounded."""
+        value = getattr(self, name)
+        if value == type(self).model_fields[name].default or name in WITHOUT_LABELS:
+            return
+        if name not in StepOptions.model_fields or name == "lr_grid":
+            raise ValueError(f"`{name}` is `{value}` and changes nothing in post-training; leave it out")
+        if not self.has_few_levels:
+            raise ValueError(
+                f"`{name}` is `{value}`, and `{self.weights}` is rounded without a training step; leave it out"
+            )
+
+    @property
+    def has_few_levels(self) -> bool:
+        """Whether rounding alone would lose too much."""
+        return len(FORMATS.get(self.weights).codes) < MANY_LEVELS
+
+    @property
+    def lessons(self) -> TrainingOptions:
+        """How a format of few levels learns from the float model in post-training."""
+        settings = {name: getattr(self, name) for name in StepOptions.model_fields}
+        return TrainingOptions.make({**settings, "max_steps": self.max_steps or LESSONS})
+
     @property
     def keeps_dropout(self) -> bool:
         """Whether the model's dropout stays while it learns; the published code leaves it in."""
@@ -211,6 +269,13 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         if self.stages == 1:
             return None
         return self.first_stage or max(1, (self.max_steps or 0) // 2)
+
+
+#: Settings that post-training shares with training, whatever the format.
+WITHOUT_LABELS = frozenset(
+    {*NumberOptions.model_fields, *PostTrainingOptions.model_fields, *BaseOptions.model_fields}
+    | {"max_length", "seed", "threads"}
+)
 
 
 def _has_small_layout(*names: str | None) -> bool:

@@ -16,7 +16,7 @@ from slimformer.inference.door import look_up
 from slimformer.inference.evaluation import head_classes
 from slimformer.methods.elastic.config import ElasticConfig
 from slimformer.methods.finetune.config import FinetuneConfig
-from slimformer.methods.method import Phase, Showcase
+from slimformer.methods.method import Method, Phase, Showcase
 from slimformer.methods.output import OutputDirectory
 from slimformer.methods.quantize.config import QuantizeConfig
 from slimformer.methods.sized import SizedMethod, sizes_of_base
@@ -63,6 +63,15 @@ class Quantize(SizedMethod[QuantizeConfig]):
     teacher: str | None = None
     attention: str | None = None
     dropout: Dropout
+
+    @classmethod
+    def for_settings(cls, config: QuantizeConfig) -> type[Method[Any]]:
+        """Without labels it goes another way."""
+        if not config.post_training:
+            return cls
+        from slimformer.methods.quantize.post_training.method import PostTraining
+
+        return PostTraining
 
     @property
     def base(self) -> str:

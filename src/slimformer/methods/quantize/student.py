@@ -9,7 +9,7 @@ from torch import nn
 from slimformer.anatomy import Anatomy, Matrix
 from slimformer.errors import ConfigError
 from slimformer.methods.quantize.config import FLOAT
-from slimformer.objectives import Models, Teacher, TermObjective, build_terms
+from slimformer.objectives import Models, Teacher, TermObjective, TermSpec, build_terms
 from slimformer.objectives.terms.term import block_pairs
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
 from slimformer.views.rounding import tied_modules
@@ -41,6 +41,11 @@ def quantize_numbers(model: nn.Module, options: NumberOptions) -> nn.Module:
     if rounding is not None:
         round_activations(model, rounding)
     return model
+
+
+def check_quantizable(model: nn.Module, options: NumberOptions) -> None:
+    """Refuse settings that do not fit a model, before any work."""
+    _check_groups(options.group_size, _matrices(Anatomy.of(model), fused=True))
 
 
 def rounding_for(options: NumberOptions) -> Rounding | None:
@@ -126,6 +131,21 @@ def kd_objective(
         first_stage=config.steps_of_first_stage,
         accumulation=config.accumulation,
     )
+
+
+def unlabelled_objective(teacher: nn.Module, student: nn.Module) -> TermObjective:
+    """What every block gives compared with what it gives in the float model, and the predictions of the head.
+
+    Args:
+        teacher: The float model; it is put into eval mode and gets no gradients.
+        student: The model that is trained, without wrappers.
+    """
+    models = Models(Anatomy.of(student), Anatomy.of(teacher))
+    layers = ("embeddings", *(str(block.index) for block in models.student.blocks))
+    learned = [TermSpec("hidden", 1.0, layers)]
+    if Anatomy.of(student).head:
+        learned.append(TermSpec("logits"))
+    return TermObjective(build_terms(learned, models), student, {"teacher": Teacher(teacher)})
 
 
 def _defaults(config: QuantizeConfig) -> dict[str, dict[str, Any]]:
