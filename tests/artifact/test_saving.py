@@ -205,7 +205,7 @@ class TestHistory:
         monkeypatch.chdir(tmp_path)
         save("out", tiny_bert(), step=STEP, base="minilm")
         base = read_manifest("out").base
-        assert base == Base(name="minilm", fingerprint=fingerprint(resolve("minilm")))
+        assert base == Base(name="minilm", fingerprint=fingerprint(resolve("minilm")), license="apache-2.0")
         assert len(read_manifest("out").steps) == 1
 
     def test_steps_of_an_artifact_are_carried_over(self, saved: Path, tmp_path: Path) -> None:
@@ -434,6 +434,8 @@ class TestOverwrite:
 class TestCard:
     def test_front_matter(self, saved: Path) -> None:
         front = yaml.safe_load((saved / "README.md").read_text().split("---")[1])
+        (results,) = front.pop("model-index")
+        assert results["results"][0]["dataset"] == {"type": "sst2", "name": "sst2", "split": "dev"}
         assert front == {
             "library_name": "transformers",
             "pipeline_tag": "text-classification",

@@ -339,6 +339,32 @@ OTHERS = {
     "a batch that fits into no memory": Bad(
         lambda room: ["bench", room.base, "--batch", "2000000000", "--length", "64"], ("more memory than there is",)
     ),
+    "a push to what is no name": Bad(lambda room: ["push", room.artifact, "a/b/c"], ("`a/b/c` is no name",), 2),
+    "a push to a revision": Bad(
+        lambda room: ["push", room.artifact, "me/mine@main"], ("names a revision", "`--revision`"), 2
+    ),
+    "a push to what no branch is called": Bad(
+        lambda room: ["push", room.artifact, "me/mine", "--revision", "a b"], ("`--revision` is `a b`",), 2
+    ),
+    "a push of what is no artifact": Bad(lambda room: ["push", room.base, "me/mine"], ("has no slimformer.json",)),
+    "a run to be pushed to what is no name": Bad(
+        lambda room: room.finetune("--push-to-hub", "a/b/c"), ("`a/b/c` is no name",), 2
+    ),
+    "a run to be pushed to a folder": Bad(
+        lambda room: room.finetune("--push-to-hub", room.tmp), ("is no name of the Hub", "give `owner/name`"), 2
+    ),
+    "a model of the Hub in offline mode": Bad(
+        lambda room: ["predict", "nobody/nothing@v1", "a text"],
+        (
+            "`nobody/nothing@v1` is no folder here and could not be fetched from the Hub in offline mode",
+            "HF_HUB_OFFLINE",
+        ),
+    ),
+    "a model of no possible name": Bad(lambda room: room.finetune("--model", "no body"), ("no name of the Hub",)),
+    "a dry run where something lies": Bad(
+        lambda room: [*room.finetune("--out", room.write("mine/letter.txt", "dear").parent), "--dry-run"],
+        ("is no artifact, so it is not replaced",),
+    ),
     "no data": Bad(lambda room: room.finetune("--data", ""), ("`--data` is ``", "give a value"), 2),
     "no corpus": Bad(
         lambda room: room.distill("--layers", 1, "--corpus", "", "--text-column", "text"), ("`--corpus` is ``",), 2

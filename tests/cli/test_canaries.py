@@ -119,6 +119,19 @@ def test_methods_add_their_results_and_touch_nothing_else(name, place, fill):
     assert new(before, place.parent) == {f"place/{each}" for each in {"out"} | beside.get(name, set())}
 
 
+@pytest.mark.parametrize("name", slow(METHODS, only=["finetune"]))
+def test_a_dry_run_writes_nothing(name, place, fill, temporary):
+    before = snapshot(place.parent)
+    plan = runs.run(name, *fill(METHOD_COMMANDS[name]), "--out", "out", "--dry-run", "--json").json
+    after = snapshot(place.parent)
+    assert after == before
+    assert not list(temporary.iterdir())
+    assert plan["dry_run"]
+    assert plan["parameters"] > 0
+    trains = name not in ("trim", "extend") and plan["method"] not in ("trim", "extend")
+    assert (plan["steps"] > 0) == (plan["step_seconds"] > 0) == trains
+
+
 @pytest.mark.parametrize("name", slow(COMMANDS, only=["export"]))
 def test_other_commands_touch_nothing(name, place, fill):
     before = snapshot(place.parent)

@@ -228,6 +228,28 @@ def test_a_wrong_name_is_refused_before_anything_is_asked(server: hub.FakeHub, r
     assert not server.asked
 
 
+def test_without_a_network_a_line_says_so(
+    server: hub.FakeHub, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.shutdown()
+    server.server_close()
+    runs.run("push", room / "sentiment", "me/unreachable").refused("could not be reached", "check the network")
+    runs.run("predict", "me/unreachable", "a text").refused("could not be fetched from the Hub", "the network")
+    out = tmp_path / "out"
+    flags = ("--push-to-hub", "me/unreachable", "--quiet")
+    runs.finetune(room / "base", "classification", room / "reviews", out, *flags).refused("could not be reached")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_token_that_may_only_read_is_refused(
+    server: hub.FakeHub, room: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", hub.READ_ONLY)
+    done = runs.run("push", room / "sentiment", "me/read")
+    done.refused("the token may not write there (403)")
+    assert hub.READ_ONLY not in done.err
+
+
 class TestFetching:
     def test_what_is_not_there(self, server: hub.FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(CheckpointError, match="could not be fetched from the Hub: it is not there"):

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from slimformer.cli.output import (
     ConfigFile,
+    DryRun,
     Json,
     Overwrite,
     PushToHub,
@@ -32,6 +33,7 @@ class RunFlags:
     overwrite: Overwrite = False
     as_json: Json = False
     quiet: Quiet = False
+    dry_run: DryRun = False
     push_to_hub: PushToHub = None
 
 
@@ -58,12 +60,19 @@ def command_of(name: str) -> Callable[..., None]:
         flags: Annotated[RunFlags, Parameter(name="*")] = RunFlags(),
     ) -> None:
         from slimformer.methods.method import RunOptions
-        from slimformer.methods.run import run
+        from slimformer.methods.rehearsal import carry_out
 
         config = settings_class.read(flags.config, settings.given())
         config.require(*method.for_settings(config).required)
-        options = RunOptions(flags.resume, flags.overwrite, flags.quiet, command_line(), push_to_hub=flags.push_to_hub)
-        result = run(method, config, options)
+        options = RunOptions(
+            flags.resume,
+            flags.overwrite,
+            flags.quiet,
+            command_line(),
+            dry_run=flags.dry_run,
+            push_to_hub=flags.push_to_hub,
+        )
+        result = carry_out(method, config, options)
         if flags.as_json:
             print_json(result.summary())
         else:

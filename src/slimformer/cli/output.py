@@ -167,6 +167,14 @@ Resume = Annotated[
     Parameter(name="--resume", negative="", help="Go on with an unfinished run, or start it if there is none."),
 ]
 Overwrite = Annotated[bool, Parameter(name="--overwrite", negative="", help="Replace a result that is there.")]
+DryRun = Annotated[
+    bool,
+    Parameter(
+        name="--dry-run",
+        negative="",
+        help="Check everything, time a few steps, say what the run would do and cost, and write nothing.",
+    ),
+]
 PushToHub = Annotated[
     str | None,
     Parameter(

@@ -37,6 +37,7 @@ class RunOptions:
         quiet: Say nothing while training.
         command: The command line, for the record.
         trust_remote_code: Run code that a model brings or refers to.
+        dry_run: Say what the run would do and cost, and write nothing.
         push_to_hub: Name on the Hub that the finished result is pushed to; None to keep it here.
     """
 
@@ -45,6 +46,7 @@ class RunOptions:
     quiet: bool = False
     command: str | None = None
     trust_remote_code: bool = False
+    dry_run: bool = False
     push_to_hub: str | None = None
 
 
@@ -126,6 +128,8 @@ class Method(ABC, Generic[AnyConfig]):
     #: what it accepts.
     accepts: ClassVar[tuple[str, ...]] = ("plain",)
     leaves: ClassVar[str] = "plain"
+    #: Whether it takes steps of an optimizer.
+    trains: ClassVar[bool] = True
     #: What the demo shows of it; None for nothing.
     showcase: ClassVar[Showcase | None] = None
     #: Settings that change nothing in the result, so that a run may be resumed with others.

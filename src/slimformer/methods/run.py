@@ -152,11 +152,18 @@ def run_phase(phase: Phase, options: RunOptions) -> RunResult:
     return result
 
 
-def function_of(method: type[Method[Any]]) -> Callable[..., RunResult]:
-    """The Python function of a method: its config as a whole, or settings and run options by name."""
+def function_of(method: type[Method[Any]]) -> Callable[..., Any]:
+    """The Python function of a method: its config as a whole, or settings and run options by name.
 
-    def call(config: Config | None = None, **settings: Any) -> RunResult:
+    It returns the result, or with `dry_run` the plan.
+    """
+
+    def call(config: Config | None = None, **settings: Any) -> Any:
         checked, options = configure(method.config_class, config, settings)
+        if options.dry_run:
+            from slimformer.methods.rehearsal import rehearse
+
+            return rehearse(method, checked, options)
         return run(method, checked, options)
 
     call.__name__ = call.__qualname__ = method.name

@@ -82,26 +82,24 @@ def train(
     """
     from transformers import set_seed
 
-    from slimformer.train.progress import AfterStep, BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
+    from slimformer.train.progress import ProgressBar
+    from slimformer.train.rehearsal import RehearsedError, Stopwatch, current_rehearsal
     from slimformer.train.trainer import SlimTrainer
     from slimformer.views import enable_checkpointing
     from slimformer.views.slice import skip_of
 
     epoch = math.ceil(len(features) / options.batch_size)
+    rehearsal = current_rehearsal()
+    if rehearsal is not None:
+        evaluation, quiet = None, True
     arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
     # A step that skips a block has no gradients of it, for which processes would wait.
     arguments.ddp_find_unused_parameters = any(skip_of(module) is not None for module in model.modules())
-    callbacks: list[Any] = [LogAtTheEnd()]
-    if before_step is not None:
-        callbacks.append(BeforeStep(before_step))
-    if after_step is not None:
-        callbacks.append(AfterStep(after_step))
-    if evaluation is not None and options.eval_every is None:
-        callbacks.append(EvaluateEpochs(epoch))
-    if not quiet:
-        callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
-    if options.tensorboard is not None:
-        callbacks.append(_tensorboard(options.tensorboard))
+    callbacks = _callbacks(options, epoch if evaluation is not None else None, before_step, after_step, quiet=quiet)
+    if rehearsal is not None:
+        taken = rehearsal.begin(model, folder, arguments.max_steps, options.batch_size)
+        callbacks.append(Stopwatch(taken))
+        collate = taken.counted(collate)
     with surroundings(options.threads), _own_forward(model):
         set_seed(options.seed)
         trainer = SlimTrainer(
@@ -133,6 +131,8 @@ def train(
             for callback in callbacks:
                 if isinstance(callback, ProgressBar):
                     callback.close()
+        if rehearsal is not None and folder == rehearsal.folder:
+            raise RehearsedError
         noted = trainer.load_best()
     steps = trainer.state.global_step
     return Trained(
@@ -141,6 +141,31 @@ def train(
         kept_step=int(noted.get("step", steps)),
         seconds=time.monotonic() - start,
     )
+
+
+def _callbacks(
+    options: TrainingOptions,
+    epoch: int | None,
+    before_step: Callable[[int], None] | None,
+    after_step: Callable[[int], None] | None,
+    *,
+    quiet: bool,
+) -> list[Any]:
+    """What the loop calls; `epoch` is None where nothing is measured."""
+    from slimformer.train.progress import AfterStep, BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
+
+    callbacks: list[Any] = [LogAtTheEnd()]
+    if before_step is not None:
+        callbacks.append(BeforeStep(before_step))
+    if after_step is not None:
+        callbacks.append(AfterStep(after_step))
+    if epoch is not None and options.eval_every is None:
+        callbacks.append(EvaluateEpochs(epoch))
+    if not quiet:
+        callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
+    if options.tensorboard is not None:
+        callbacks.append(_tensorboard(options.tensorboard))
+    return callbacks
 
 
 def count_steps(options: TrainingOptions, epoch: int) -> int:

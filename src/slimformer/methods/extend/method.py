@@ -58,6 +58,7 @@ class Extend(Method[ExtendConfig]):
     """
 
     name = "extend"
+    trains = False
     config_class = ExtendConfig
     learns_from = "corpus"
     required = ("model", "corpus", "new_tokens", "out")

@@ -56,6 +56,7 @@ class Trim(Method[TrimConfig]):
     """
 
     name = "trim"
+    trains = False
     config_class = TrimConfig
     learns_from = "corpus"
     required = ("model", "corpus", "out")
