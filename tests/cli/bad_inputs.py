@@ -91,6 +91,11 @@ class Room:
         """The same for a quantized model."""
         return ["quantize", *self.finetune(*more)[1:]]
 
+    def post_training(self, *more: object) -> list[object]:
+        """The same for one that is quantized without labels."""
+        flags = ["--model", self.base, "--corpus", self.data / "train.tsv", "--text-column", "text"]
+        return ["quantize", "--quiet", "--post-training", *flags, "--out", self.tmp / "out", *more]
+
     def images(self) -> list[object]:
         """A run on the images in the row's own folder."""
         return self.finetune("--model", self.viewer, "--task", "image-classification", "--data", self.tmp / "mine")

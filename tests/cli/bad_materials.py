@@ -113,6 +113,24 @@ DATA = {
 
 #: Settings that contradict each other or stand for nothing.
 SETTINGS = {
+    "labels for post-training": Bad(
+        lambda room: room.post_training("--task", "classification"),
+        ("`--task` is `classification`", "`--post-training` sees no labels"),
+        2,
+    ),
+    "a corpus for a training with labels": Bad(
+        lambda room: room.quantize("--corpus", room.data),
+        ("`--corpus` is", "changes nothing without `--post-training`"),
+        2,
+    ),
+    "post-training of nothing": Bad(
+        lambda room: room.post_training("--weights", "float"), ("`--weights` is `float`", "give `int8`"), 2
+    ),
+    "post-training steps for a format that takes none": Bad(
+        lambda room: room.post_training("--weights", "int8", "--max-steps", 9),
+        ("`--max-steps` is `9`", "`int8` is rounded without a training step"),
+        2,
+    ),
     "a clip below all weights": Bad(
         lambda room: room.quantize("--weight-clip", "1e-40"), ("`--weight-clip` is `1e-40`", "give 0 for none"), 2
     ),

@@ -12,6 +12,7 @@ from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.methods.quantize.post_training.calibration import Walk, batches_of
 from slimformer.methods.quantize.post_training.rounding import round_model
+from slimformer.objectives import TermObjective
 from slimformer.views import packed_weights, rounding_of
 from tests import corpus, runs, zoo
 
@@ -134,6 +135,29 @@ def test_few_levels_are_learned_from_the_float_model(room, tmp_path):
     assert rounding_of(result.model) is not None
     assert {packed.format.name for packed in packed_weights(result.model).values()} == {"ternary"}
     assert artifact.read_manifest(tmp_path / "out").steps[-1].config["max_steps"] == 60
+
+
+@pytest.mark.slow
+def test_lessons_that_were_stopped_go_on_and_give_the_same_file(room, tmp_path, monkeypatch):
+    settings = {"max_steps": 8, "save_every": 3, "batch_size": 8, "lr": 1e-3, "threads": 1}
+    run(room, tmp_path / "whole", **settings)
+    asked = []
+    ask = TermObjective.__call__
+
+    def stop(self, model, inputs, totals=None):
+        asked.append(1)
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        return ask(self, model, inputs, totals)
+
+    monkeypatch.setattr(TermObjective, "__call__", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(room, tmp_path / "stopped", **settings)
+    run(room, tmp_path / "stopped", resume=True, **settings)
+    assert len(asked) == 6 + 5  # steps 4 to 8 after the checkpoint of step 3
+    whole, stopped = ((tmp_path / name / "packed.safetensors").read_bytes() for name in ("whole", "stopped"))
+    assert whole == stopped
+    assert not (tmp_path / "stopped.training").exists()
 
 
 @pytest.mark.parametrize(

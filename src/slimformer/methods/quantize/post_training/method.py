@@ -57,6 +57,7 @@ class PostTraining(Method[QuantizeConfig]):
     learns_from = "corpus"
     required = ("model", "corpus", "out")
     leaves = "packed"
+    files = ("corpus.jsonl",)
 
     source: Source
     corpus: Unlabelled
