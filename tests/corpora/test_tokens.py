@@ -156,7 +156,7 @@ def test_a_compressed_corpus_is_streamed_into_the_cache(write, path, place, docu
 
 def test_a_compressed_corpus_needs_a_cache(write):
     packed = write("a.txt.gz", gzip.compress(b"text\n"))
-    with pytest.raises(DataError, match=r"a.txt.gz` is compressed and .* give one with `--token-cache`, or unpack"):
+    with pytest.raises(DataError, match=r"a.txt.gz` is compressed and .* a folder with `--token-cache`, or unpack"):
         open_corpus(packed).stream(WORDS, 16)
 
 
@@ -267,6 +267,25 @@ def test_processes_answer_in_order_and_say_what_failed():
             processes.submit("raise").result()
         with pytest.raises(DataError, match=r"ended before its work was done \(code 3\)"):
             processes.submit("end").result()
+
+
+@pytest.mark.slow
+def test_blocks_made_ahead_are_those_made_when_they_are_needed(path):
+    without = opened(path).stream(WORDS, 16, buffer=900)
+    ahead = opened(path).stream(WORDS, 16, buffer=900, workers=2)
+    size = without.epoch_size()
+    assert ids(ahead, 2 * size + 20) == ids(without, 2 * size + 20)
+    for number in (3, size, 0, size // 2):  # the blocks expected are others then
+        assert ids(ahead, 2, number) == ids(without, 2, number)
+    assert ids(pickle.loads(pickle.dumps(ahead)), 3) == ids(without, 3)
+
+
+@pytest.mark.slow
+def test_faults_in_blocks_made_ahead_are_said(write, caplog):
+    path = write("a.jsonl", '{"text": "w1"}\n' * 30 + "x" * 300 + '\n{"text": "w2"}\n')
+    with caplog.at_level(logging.WARNING, "slimformer.corpus"):
+        opened(path).stream(WORDS, 16, workers=1).epoch_size()
+    assert "is not valid JSON" in caplog.text
 
 
 def test_the_key_follows_from_files_and_tokenizer_alone(path, place):

@@ -109,6 +109,15 @@ class Corpus:
         for _ in self.documents(refuse):
             pass
 
+    def check_seekable(self) -> None:
+        """Refuse compressed files, which a stream can only read where their tokens are kept."""
+        for source in self.sources:
+            if isinstance(source, SequentialSource):
+                raise DataError(
+                    f"`{source.name}` is compressed and cannot be read from the middle, so its tokens have to be kept; "
+                    "give a folder with `--token-cache`, or unpack the file"
+                )
+
     def estimate(self, tokenizer: PreTrainedTokenizerBase) -> Extent:
         """About how much it holds, by its first documents; exact where these are all.
 
@@ -160,10 +169,12 @@ class Corpus:
             memo: A small file in which the stream notes how far its blocks reach, to find its place after a kill.
             cache: A folder in which the tokens are kept, once made, for later epochs and runs; compressed files need
                 one.
-            workers: Processes that make tokens beside this one; by default as many as there are cores, for a cache.
+            workers: Processes that make tokens beside this one; by default as many as there are cores for a cache, and
+                none without: given there, they make the blocks that come next, each a whole one.
             progress: Told how far a cache is: bytes of text that are done, and of about how many.
         """
         from slimformer.corpus.stream import TextStream
+        from slimformer.corpus.tokens.ahead import TokensAhead
         from slimformer.corpus.tokens.building import open_tokens
         from slimformer.corpus.tokens.tokens import LiveTokens
 
@@ -171,12 +182,10 @@ class Corpus:
         tokens: TokenSource = LiveTokens(self, encoder)
         if cache is not None:
             tokens = open_tokens(self, encoder, as_path(cache), workers, progress)
-        for source in self.sources if cache is None else ():
-            if isinstance(source, SequentialSource):
-                raise DataError(
-                    f"`{source.name}` is compressed and cannot be read from the middle, so its tokens have to be kept "
-                    "in a cache; give one with `--token-cache`, or unpack the file"
-                )
+        else:
+            self.check_seekable()
+            if workers is not None:
+                tokens = TokensAhead(LiveTokens(self, encoder), workers)
         return TextStream(self, tokens, tokenizer, length, seed=seed, pack=pack, buffer=buffer, memo=memo)
 
 

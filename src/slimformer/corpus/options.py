@@ -67,8 +67,17 @@ class TokenOptions(CorpusOptions):
         "`~/.cache/slimformer/tokens` for compressed files and from 64 MiB of text on.",
     )
     workers: Positive | None = Field(
-        None, description="Processes that make tokens; by default as many as there are cores. They change no example."
+        None,
+        description="Processes that make tokens; by default as many as there are cores where tokens are kept, else "
+        "none beside the one that trains. They change no example.",
     )
+
+    def open_texts(self) -> Corpus:
+        """The corpus as text; one that needs its tokens kept is refused where none are."""
+        corpus = super().open_texts()
+        if self.token_cache == OFF:
+            corpus.check_seekable()
+        return corpus
 
     def token_settings(self, corpus: Corpus, progress: Progress | None = None) -> dict[str, Any]:
         """What `Corpus.stream` needs to know of it.

@@ -230,7 +230,8 @@ class TextStream(Stream):
         self._collator = TensorCollator(padding_collator(tokenizer))
         self._encoder = Encoder(tokenizer)
         self._packing = Packing.of(self._encoder, length, pack)
-        self._tokens = tokens
+        #: Where its tokens come from.
+        self.tokens = tokens
         self._order = Order(tokens.sizes, buffer, seed)
         settings = [corpus.digest(), tokens.sizes.tolist(), self._encoder.digest(), length, seed, pack, buffer]
         self._memo = Memo(memo, hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16])
@@ -263,7 +264,8 @@ class TextStream(Stream):
         if self._present is None or self._present[0] != number:
             self._present = None  # before the next one is made, so that there are never two
             segments = self._order.segments(number)
-            block = self._packing.block(self._tokens.read(segments, self._on_fault))
+            block = self._packing.block(self.tokens.read(segments, self._on_fault))
+            self.tokens.expect([self._order.segments(number + 1 + ahead) for ahead in range(self.tokens.reach)])
             self._memo.note(number, len(block))
             if number + 1 >= self._order.blocks and not self._memo.before(number + 1):
                 raise DataError("the whole corpus gives no token; check the text and the tokenizer")

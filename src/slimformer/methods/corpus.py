@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Tokens of an example unless given, and gibibytes that a cache may take.
 LENGTH, CACHE = 512, 16.0
 #: Seconds between two lines that say how far the making of tokens is.
-TOLD_EVERY = 5.0
+TELL_EVERY = 5.0
 #: Tokens that mean something to a model, by the names tokenizers give them.
 SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
@@ -71,13 +71,13 @@ def token_progress(quiet: bool) -> Callable[[int, int], None] | None:
     """
     if quiet or not is_main():
         return None
-    began = told = time.monotonic()
+    began = last = time.monotonic()
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
+        nonlocal last
         now = time.monotonic()
-        if now - told >= TOLD_EVERY:
-            told = now
+        if now - last >= TELL_EVERY:
+            last = now
             left = (now - began) * (total - done) / done
             sys.stderr.write(f"tokens: {done / 1e6:,.0f} of about {total / 1e6:,.0f} MB, {left:,.0f} seconds left\n")
 

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from slimformer.corpus.tokens.tokens import Tokens
+from slimformer.corpus.tokens.tokens import Tokens, UnpreparedTokens
 from slimformer.errors import DataError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def write_index(folder: Path, counts: Sequence[Counts], key: str) -> None:
     write_tensors(folder / INDEX, tensors, key)
 
 
-class StoredTokens:
+class StoredTokens(UnpreparedTokens):
     """The tokens of a corpus as they lie in shards. It holds no file open, so it may go to other processes.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -55,12 +55,28 @@ class TokenSource(Protocol):
     def sizes(self) -> NDArray[np.int64]:
         """Bytes of text of each segment."""
 
+    @property
+    def reach(self) -> int:
+        """How many blocks it wants to know of before they are read."""
+
     def read(self, segments: Sequence[int], on_fault: OnFault) -> Tokens:
         """The tokens of some segments, one after the other."""
 
+    def expect(self, blocks: Sequence[Sequence[int]]) -> None:
+        """Take note of the segments that will be read next."""
+
+
+class UnpreparedTokens:
+    """Tokens that nothing is done for before they are read."""
+
+    reach: ClassVar[int] = 0
+
+    def expect(self, blocks: Sequence[Sequence[int]]) -> None:
+        """Do nothing."""
+
 
 @dataclass(frozen=True, eq=False)
-class LiveTokens:
+class LiveTokens(UnpreparedTokens):
     """Tokens made whenever they are asked for.
 
     Args:
