@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Bytes of text whose tokens make a shard.
 SHARD = 2**25
-#: Bytes of text for a token, at least: what is written is not more than that.
-_BYTES_PER_TOKEN = 2
+#: Bytes of text that make a token, about.
+_BYTES_PER_TOKEN = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 #: Told how many bytes of text are done, and of about how many.
@@ -202,7 +202,7 @@ def _check_space(corpus: Corpus, encoder: Encoder, folder: Path) -> None:
     """Refuse at once what would fill the disk after hours; what an earlier process wrote counts."""
     width = 2 if encoder.vocabulary <= 2**16 else 4
     there = sum(path.stat().st_size for path in folder.iterdir())
-    needed, free = corpus.size // _BYTES_PER_TOKEN * width // 2 - there, shutil.disk_usage(folder).free
+    needed, free = corpus.size // _BYTES_PER_TOKEN * width - there, shutil.disk_usage(folder).free
     if free < needed:
         raise OSError(errno.ENOSPC, f"about {needed:,} bytes are needed")
 
