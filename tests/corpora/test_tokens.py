@@ -140,6 +140,7 @@ def test_what_was_left_half_written_is_made_again(path, place, harm):
             shard.rename(shard.with_name(f".{shard.name}.77.tmp"))
     assert ids(opened(path).stream(WORDS, 16, cache=place, workers=1), 40) == expected
     assert kept.stat().st_mtime_ns == before  # what is whole is not made again
+    assert not list(place.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("ending", [".txt.gz", ".csv.gz"])

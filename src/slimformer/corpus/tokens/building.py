@@ -130,7 +130,9 @@ def open_tokens(
     stored = StoredTokens.open(folder, key)
     if stored is not None:
         return stored
-    with _writing(folder), _alone(folder):
+    with _writing(folder), _alone(folder) as locked:
+        for draft in folder.glob(".*.tmp") if locked else ():
+            draft.unlink()  # of a process that was killed
         stored = StoredTokens.open(folder, key)  # another process may have been at it
         if stored is None:
             _check_space(corpus, encoder, folder)
@@ -228,17 +230,19 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process writes here; where a disk keeps no locks, two write the same twice."""
+def _alone(folder: Path) -> Iterator[bool]:
+    """Wait until no other process writes here; False where none can be kept out, and two write the same twice."""
     try:
         import fcntl
     except ImportError:  # Windows
-        yield
+        yield False
         return
     with (folder / ".lock").open("w") as lock:
+        locked = True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
                 raise
-        yield
+            locked = False
+        yield locked
