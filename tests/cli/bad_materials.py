@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,12 @@ def linked(room: Room) -> Path:
     room.write("mine/dev.tsv", GOOD)
     (room.tmp / "mine" / "train.tsv").symlink_to("/nowhere/mine.tsv")
     return room.tmp / "mine"
+
+
+def packed(room: Room, text: bytes, cut: int = 0) -> Path:
+    """A compressed corpus, without its last bytes."""
+    content = gzip.compress(text)
+    return room.write("a.txt.gz", content[: len(content) - cut])
 
 
 LAST_WEIGHT = "encoder.layer.1.output.dense.weight` of `"
@@ -65,6 +72,33 @@ DATA = {
         ),
         ("a.txt` is a PDF file, not text",),
     ),
+    "a compressed corpus without a cache": Bad(
+        lambda room: without(
+            "--text-column", room.distill("--layers", 1, "--corpus", packed(room, b"a film\n"), "--token-cache", "off")
+        ),
+        ("a.txt.gz` is compressed", "give a folder with `--token-cache`"),
+    ),
+    "a compressed corpus that is cut": Bad(
+        lambda room: without(
+            "--text-column", room.distill("--layers", 1, "--corpus", packed(room, b"a film\n", cut=9))
+        ),
+        ("a.txt.gz` is not a whole .gz file", "copy it again"),
+    ),
+    "an archive for a corpus": Bad(
+        lambda room: without(
+            "--text-column", room.distill("--layers", 1, "--corpus", room.write("a.zip", b"PK\x03\x04"))
+        ),
+        ("a.zip` is an archive", "unzip a.zip"),
+    ),
+    "a file for a folder of tokens": Bad(
+        lambda room: room.distill("--layers", 1, "--token-cache", room.write("tokens", "mine")),
+        ("`--token-cache` is", "cannot be written", "choose another"),
+    ),
+    "a token cache elsewhere": Bad(
+        lambda room: room.distill("--layers", 1, "--token-cache", "s3://bucket/tokens"),
+        ("`--token-cache` is `s3://bucket/tokens`", "on this machine alone"),
+    ),
+    "no processes to make tokens": Bad(lambda room: room.distill("--layers", 1, "--workers", 0), ("workers",), 2),
     "a table in Latin 1": Bad(
         lambda room: room.finetune("--data", room.splits("tsv", GOOD.replace("dull", "passé").encode("latin1"))),
         ("line 3 is not UTF-8: byte `0xe9`", "iconv -f latin1"),

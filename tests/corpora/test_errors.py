@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import os
 
@@ -58,11 +59,14 @@ from tests.corpora.making import ids
         ("a.csv", b"text,n\n", r"a.csv` holds no text"),
         ("a.csv", b"text,text\nx,y\n", r"a.csv` line 1 names column `text` twice"),
         ("a.parquet", b"no table", r"a.parquet` is not a Parquet file that can be read: .*; copy it again"),
+        ("a.txt.zst", b"no frame", r"a.txt.zst` is not a whole .zst file that can be read: ZSTD .*; copy it again"),
+        ("a.txt.xz", b"no stream", r"a.txt.xz` is not a whole .xz file that can be read: .*; copy it again"),
+        ("a.parquet.gz", gzip.compress(b"PAR1"), r"a.parquet.gz` is Parquet, which is compressed already"),
         ("a.pdf", b"%PDF", r"a.pdf` ends in `.pdf`, which no reader knows; give a file that ends in one of: .txt, "),
         (
             "a.jsonl.gz",
             b"\x1f\x8b",
-            r"a.jsonl.gz` is packed and cannot be read from the middle; unpack it first: gunzip",
+            r"a.jsonl.gz` is not a whole .gz file that can be read: .*; copy it again",
         ),
     ],
 )
@@ -109,8 +113,8 @@ def test_folders_with_nothing_to_read(write, tmp_path):
     with pytest.raises(DataError, match=r"c` holds no text"):
         open_corpus(tmp_path / "c")
     write("d/a.txt", "text")
-    write("d/b.txt.zst", "packed")
-    with pytest.raises(DataError, match=r"b.txt.zst` is packed .* unzstd b.txt.zst"):
+    write("d/b.txt.zip", "packed")
+    with pytest.raises(DataError, match=r"b.txt.zip` is an archive, .* unzip b.txt.zip"):
         open_corpus(tmp_path / "d")
 
 

@@ -7,6 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from slimformer.corpus import open_corpus
+from slimformer.corpus.source import Outlive
 from slimformer.errors import DataError
 from slimformer.models import resolve
 from tests.corpora import making
@@ -103,7 +104,7 @@ def test_a_real_encoder_on_real_reviews(shared_data):
     corpus.sizes = corpus.sizes[:6]  # some 400 kB of it
     stream = corpus.stream(tokenizer, 128, buffer=2**17)
     found = [token for tokens in ids(stream, stream.epoch_size()) for token in tokens[1:-1] if token != 102]
-    documents = list(corpus.documents())
+    documents = [document for segment in range(6) for document in corpus.read(segment, Outlive())]
     assert len(documents) > 200
     expected = tokenizer(documents, add_special_tokens=False, verbose=False)["input_ids"]
     assert sorted(found) == sorted(token for tokens in expected for token in tokens)

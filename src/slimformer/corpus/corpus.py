@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from slimformer.corpus.examples import Encoder
-from slimformer.corpus.source import Outlive, refuse
+from slimformer.corpus.source import Outlive, SequentialSource, refuse
+from slimformer.errors import DataError
+from slimformer.files import as_path
 from slimformer.tasks.splits import Split
 
 if TYPE_CHECKING:
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from slimformer.corpus.source import OnFault, Source
     from slimformer.corpus.stream import TextStream
+    from slimformer.corpus.tokens.building import Progress
+    from slimformer.corpus.tokens.tokens import TokenSource
 
 #: Bytes of text that are shuffled together.
 BUFFER = 2**24
@@ -49,11 +54,25 @@ class Corpus:
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
-        sizes = [source.sizes() for source in self.sources]
-        #: About how many bytes of text each segment holds.
-        self.sizes: NDArray[np.int64] = np.array([size for each in sizes for size in each], np.int64)
-        # How many segments there are up to the end of each source.
-        self._ends = np.cumsum([len(each) for each in sizes])
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """About how many bytes of text each segment holds; compressed files are read through to know."""
+        return np.array([size for each in self._sizes for size in each], np.int64)
+
+    @cached_property
+    def size(self) -> int:
+        """About how many bytes of text there are; of a compressed file it is an estimate."""
+        return sum(source.total() for source in self.sources)
+
+    @cached_property
+    def _sizes(self) -> list[Sequence[int]]:
+        return [source.sizes() for source in self.sources]
+
+    @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        """How many segments there are up to the end of each source."""
+        return np.cumsum([len(each) for each in self._sizes])
 
     def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
         """The documents of one segment.
@@ -64,13 +83,22 @@ class Corpus:
         """
         number = int(np.searchsorted(self._ends, segment, side="right"))
         first = int(self._ends[number - 1]) if number else 0
-        return self.sources[number].read(segment - first, on_fault)
+        return filter(self.holds, self.sources[number].read(segment - first, on_fault))
+
+    def holds(self, document: str) -> bool:
+        """Whether a document of the files belongs to the corpus."""
+        return True
+
+    def selection(self) -> str:
+        """Which documents of the files belong to the corpus, in words that tell one choice from another."""
+        return "all"
 
     def documents(self, on_fault: OnFault | None = None) -> Iterator[str]:
         """Every document, in the order of the files; records that cannot be read are left out and logged."""
         on_fault = on_fault or Outlive()
-        for segment in range(len(self.sizes)):
-            yield from self.read(segment, on_fault)
+        for source in self.sources:
+            for documents in source.scan(on_fault):
+                yield from filter(self.holds, documents)
 
     def check(self) -> None:
         """Read everything and refuse the first thing that is wrong, naming file and line.
@@ -80,6 +108,15 @@ class Corpus:
         """
         for _ in self.documents(refuse):
             pass
+
+    def check_seekable(self) -> None:
+        """Refuse compressed files, which a stream can only read where their tokens are kept."""
+        for source in self.sources:
+            if isinstance(source, SequentialSource):
+                raise DataError(
+                    f"`{source.name}` is compressed and cannot be read from the middle, so its tokens have to be kept; "
+                    "give a folder with `--token-cache`, or unpack the file"
+                )
 
     def estimate(self, tokenizer: PreTrainedTokenizerBase) -> Extent:
         """About how much it holds, by its first documents; exact where these are all.
@@ -92,7 +129,7 @@ class Corpus:
         share = 1.0
         for document in self.documents():
             if size >= SAMPLE:
-                share = min(1.0, size / max(int(self.sizes.sum()), 1))
+                share = min(1.0, size / max(self.size, 1))
                 break
             sample.append(document)
             size += len(document.encode()) + 1  # the end of its line
@@ -116,6 +153,9 @@ class Corpus:
         pack: bool = True,
         buffer: int = BUFFER,
         memo: str | Path | None = None,
+        cache: str | Path | None = None,
+        workers: int | None = None,
+        progress: Progress | None = None,
     ) -> TextStream:
         """Examples of tokens, shuffled anew each epoch, without end.
 
@@ -127,10 +167,26 @@ class Corpus:
                 every document is an example, and what is beyond `length` is left out.
             buffer: Bytes of text that are shuffled together and held in memory.
             memo: A small file in which the stream notes how far its blocks reach, to find its place after a kill.
+            cache: A folder in which the tokens are kept, once made, for later epochs and runs; compressed files need
+                one.
+            workers: Processes that make tokens beside this one; by default as many as there are cores for a cache, and
+                none without: given there, they make the blocks that come next, each a whole one.
+            progress: Told how far a cache is: bytes of text that are done, and of about how many.
         """
         from slimformer.corpus.stream import TextStream
+        from slimformer.corpus.tokens.ahead import TokensAhead
+        from slimformer.corpus.tokens.building import open_tokens
+        from slimformer.corpus.tokens.tokens import LiveTokens
 
-        return TextStream(self, tokenizer, length, seed=seed, pack=pack, buffer=buffer, memo=memo)
+        encoder = Encoder(tokenizer)
+        tokens: TokenSource = LiveTokens(self, encoder)
+        if cache is not None:
+            tokens = open_tokens(self, encoder, as_path(cache), workers, progress)
+        else:
+            self.check_seekable()
+            if workers is not None:
+                tokens = TokensAhead(LiveTokens(self, encoder), workers)
+        return TextStream(self, tokens, tokenizer, length, seed=seed, pack=pack, buffer=buffer, memo=memo)
 
 
 class Part(Corpus):
@@ -146,14 +202,16 @@ class Part(Corpus):
     def __init__(self, corpus: Corpus, *, held_out: bool) -> None:
         super().__init__(corpus.sources)
         self.held_out = held_out
-        self._one_in = HELD_OUT if self.sizes.sum() >= SMALL else SMALL_HELD_OUT
+        self._one_in = HELD_OUT if self.size >= SMALL else SMALL_HELD_OUT
 
-    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
-        """The documents of one segment that belong to the part."""
-        for document in super().read(segment, on_fault):
-            number = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big")
-            if (number % self._one_in == 0) == self.held_out:
-                yield document
+    def holds(self, document: str) -> bool:
+        """Whether a document belongs to the part."""
+        number = int.from_bytes(hashlib.sha256(document.encode()).digest()[:8], "big")
+        return (number % self._one_in == 0) == self.held_out
+
+    def selection(self) -> str:
+        """Which documents of the files belong to the part, in words that tell one choice from another."""
+        return f"{'held out' if self.held_out else 'learned from'} of {self._one_in}"
 
     def first(self, characters: int) -> Split:
         """The first documents, up to so many characters, as examples of language modelling."""

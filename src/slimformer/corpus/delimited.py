@@ -9,16 +9,18 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from slimformer.corpus.compressed.unpacking import is_compressed
 from slimformer.corpus.lines import LINE_END, ByteRanges, RangedFile, begin_of, first_line
 from slimformer.corpus.source import (
     RECORD_LIMIT,
     Fault,
     OnFault,
+    Piece,
     Source,
     SourceFile,
     check_names,
@@ -32,7 +34,7 @@ from slimformer.files import CsvRows, csv_reason, why_one_column
 from slimformer.tasks.readers.delimited import looks_headerless
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -65,6 +67,7 @@ class QuotedRecords(Source):
     borders: NDArray[np.int64]
     names: tuple[str, ...]
     field: int
+    header: bool = True
 
     def sizes(self) -> list[int]:
         """Bytes of each segment."""
@@ -75,11 +78,20 @@ class QuotedRecords(Source):
         begin, end = self.borders[segment : segment + 2].tolist()
         with opened(self.file.path) as file:
             file.seek(begin)
-            text = decode(file.read(end - begin), str(self.file.path), on_fault, byte=begin)
+            content = file.read(end - begin)
+        return self.documents_in(begin, content, on_fault)
+
+    def documents_in(self, begin: int, content: bytes, on_fault: OnFault) -> Iterator[str]:
+        """The documents of bytes that begin and end where a record does."""
+        text = decode(content, str(self.file.path), on_fault, byte=begin)
         # newline="" leaves line ends inside quoted fields as they are.
         for fields in CsvRows(io.StringIO(text, newline="")):
             if len(fields) == len(self.names) and fields[self.field].strip():
                 yield fields[self.field]
+
+    def stamp(self) -> bytes:
+        """When the file was last written."""
+        return self.file.stamp()
 
     def identity(self) -> Iterator[bytes]:
         """What the file is and which column is read."""
@@ -87,7 +99,7 @@ class QuotedRecords(Source):
         yield f"QuotedRecords {self.field}".encode()
 
 
-def open_tsv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> Source:
+def open_tsv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> TabbedLines:
     """A TSV file; its first line names the columns, or their numbers do."""
     path = file.path
     byte, first = first_line(path)
@@ -105,15 +117,33 @@ def open_tsv(file: SourceFile, text_column: str | None, step: int, header: bool 
     return TabbedLines(file, ranges, tuple(names), field)
 
 
-def open_csv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> Source:
+def open_csv(file: SourceFile, text_column: str | None, step: int, header: bool = True) -> QuotedRecords:
     """A CSV file; its first record names the columns, or their numbers do."""
     records = _records(file.path)
     first = next(records, (0, [""]))
     fields = [name.encode("latin-1").decode(errors="replace") for name in first[1]]
     names = _names(file.path, fields, text_column, header)
     field = names.index(text_column_of(names, str(file.path), text_column))
+    if is_compressed(file.path):
+        return QuotedRecords(file, np.empty(0, np.int64), tuple(names), field, header)
     records = records if header else chain([first], records)
-    return QuotedRecords(file, _borders(file.path, records, names, step), tuple(names), field)
+    borders = [*_borders(file.path, records, names, step), size_of(file.path)]
+    return QuotedRecords(file, np.array(borders, np.int64), tuple(names), field, header)
+
+
+def csv_pieces(records: QuotedRecords, step: int) -> Iterator[Piece]:
+    """The bytes of segments of about `step` bytes of a file that is read forwards: once to find them, once for them."""
+    path = records.file.path
+    scanned = _records(path)
+    if records.header:
+        next(scanned, None)
+    borders = _borders(path, scanned, records.names, step)
+    with opened(path) as file:
+        for begin, end in pairwise(chain[int | None](borders, [None])):
+            assert begin is not None
+            file.seek(begin)
+            content = file.read(-1 if end is None else end - begin)
+            yield Piece(len(content), begin, content)
 
 
 def _names(path: Path, fields: list[str], text_column: str | None, header: bool) -> list[str]:
@@ -128,18 +158,17 @@ def _names(path: Path, fields: list[str], text_column: str | None, header: bool)
     return check_names(fields, str(path))
 
 
-def _borders(path: Path, records: Iterator[tuple[int, list[str]]], names: list[str], step: int) -> NDArray[np.int64]:
-    """Where segments of about `step` bytes begin and, last, where the file ends."""
-    borders: list[int] = []
+def _borders(path: Path, records: Iterator[tuple[int, list[str]]], names: Sequence[str], step: int) -> Iterator[int]:
+    """Where segments of about `step` bytes begin."""
+    last: int | None = None
     width = len(names)
     for byte, fields in records:
-        if not borders and (reason := why_one_column(names, fields, ",")):
+        if last is None and (reason := why_one_column(names, fields, ",")):
             raise DataError(f"`{path}` {reason}")
         if len(fields) != width:
             raise DataError(f"`{path}` byte {byte}: the record {_ragged(fields, width)}; mend it")
-        if not borders or byte - borders[-1] >= step:
-            borders.append(byte)
-    return np.array([*borders, size_of(path)], np.int64)
+        if last is None or byte - last >= step:
+            yield (last := byte)
 
 
 def _records(path: Path) -> Iterator[tuple[int, list[str]]]:

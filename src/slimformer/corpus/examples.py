@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
+    from slimformer.corpus.tokens.tokens import Tokens
     from slimformer.tasks.features import Inputs
 
 #: Characters that are tokenised in one call; more would only take more memory, about 80 bytes for each.
@@ -55,6 +56,22 @@ class Encoder:
         #: What stands between two documents: the separator of an encoder, the end token of a decoder.
         self.separator: int | None = next((each for each in separators if isinstance(each, int)), None)
         self.opening, self.closing = self._around(next(iter(tokenizer.all_special_tokens), "a"))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token numbers there are."""
+        return 1 + max(self._core.get_vocab(with_added_tokens=True).values(), default=0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_core": (self._core.to_str(), self._core.encode_special_tokens)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        from tokenizers import Tokenizer
+
+        content, special = state["_core"]
+        core: Any = Tokenizer.from_str(content)
+        core.encode_special_tokens = special
+        self.__dict__.update(state, _core=core)
 
     def encode(self, documents: Iterable[str]) -> Iterator[tuple[list[int], bool]]:
         """Token numbers without special tokens, and whether a document ends with them.
@@ -155,9 +172,9 @@ class Packing:
             )
         return cls(opening, closing, room, encoder.separator if pack else None)
 
-    def block(self, parts: Iterable[tuple[list[int], bool]]) -> Block:
+    def block(self, tokens: Tokens) -> Block:
         """Make the examples of a block."""
-        return self._single(parts) if self.separator is None else self._packed(parts, self.separator)
+        return self._single(tokens) if self.separator is None else self._packed(tokens, self.separator)
 
     def example(self, block: Block, index: int) -> Inputs:
         """One example, with its special tokens."""
@@ -165,18 +182,14 @@ class Packing:
         ids = np.concatenate([self.opening, block.tokens[begin:end], self.closing])
         return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
-    def _packed(self, parts: Iterable[tuple[list[int], bool]], separator: int) -> Block:
-        tokens, separates, begin = array("i"), bytearray(), 0
-        for ids, ends in parts:
-            tokens.extend(ids)
-            separates.extend(bytes(len(ids)))
-            if ends and len(tokens) > begin:
-                tokens.append(separator)
-                separates.append(1)
-                begin = len(tokens)
-        return _block(tokens, self._cuts(separates))
+    def _packed(self, tokens: Tokens, separator: int) -> Block:
+        separates = np.zeros(len(tokens.ids) + len(tokens.lengths), np.bool_)
+        separates[np.cumsum(tokens.lengths + 1) - 1] = True
+        ids = np.full(len(separates), separator, np.int32)
+        ids[~separates] = tokens.ids
+        return Block(ids, self._cuts(separates.tobytes()))
 
-    def _cuts(self, separates: bytearray) -> array[int]:
+    def _cuts(self, separates: bytes) -> NDArray[np.int64]:
         """Spans of `room` tokens, the last one shorter.
 
         A separator at the beginning of an example would part nothing, and at its end it would stand before a
@@ -190,19 +203,9 @@ class Packing:
             if begin < end:
                 spans.extend((begin, end - separates[end - 1] if len(self.closing) else end))
             begin = end
-        return spans
+        return np.array(spans, np.int64).reshape(-1, 2)
 
-    def _single(self, parts: Iterable[tuple[list[int], bool]]) -> Block:
-        tokens, spans, begin = array("i"), array("q"), 0
-        for ids, ends in parts:
-            tokens.extend(ids[: self.room - (len(tokens) - begin)])
-            if ends and len(tokens) > begin:
-                spans.extend((begin, len(tokens)))
-                begin = len(tokens)
-        return _block(tokens, spans)
-
-
-def _block(tokens: array[int], spans: array[int]) -> Block:
-    if not tokens:
-        return Block(np.empty(0, np.int32), np.empty((0, 2), np.int64))
-    return Block(np.frombuffer(tokens, np.int32), np.frombuffer(spans, np.int64).reshape(-1, 2))
+    def _single(self, tokens: Tokens) -> Block:
+        ends = np.cumsum(tokens.lengths)
+        begins = ends - tokens.lengths
+        return Block(tokens.ids, np.stack([begins, np.minimum(ends, begins + self.room)], axis=1))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: What stands between two documents.
 LINE_END = re.compile(rb"\n")
 BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
-_FIRST_LOOK = 2**16
+FIRST_LOOK = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ByteRanges:
         # From one byte before: a document begins right here if a line ends there.
         start, stop = place - 1, min(self.end, place - 1 + self.reach)
         file.seek(start)
-        window = file.read(min(_FIRST_LOOK, stop - start))
+        window = file.read(min(FIRST_LOOK, stop - start))
         while (found := self.border.search(window)) is None:
             more = file.read(min(len(window), stop - start - len(window)))
             if not more:
@@ -84,10 +84,10 @@ class ByteRanges:
             window += more
         if found is not None:
             return start + found.end()
-        return self.end if stop == self.end else place + _to_next_word(window[1:])
+        return self.end if stop == self.end else place + to_next_word(window[1:])
 
 
-def _to_next_word(content: bytes) -> int:
+def to_next_word(content: bytes) -> int:
     """Bytes until a blank or, where there is none, until a UTF-8 character begins, which takes three at most."""
     blank = content.find(b" ")
     return blank if blank >= 0 else next((at for at, byte in enumerate(content[:3]) if byte & 0xC0 != 0x80), 3)
@@ -113,11 +113,18 @@ class RangedFile(Source):
 
     def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
         """The documents of one byte range."""
-        begin, content = self.ranges.read(segment)
+        return self.documents_in(*self.ranges.read(segment), on_fault)
+
+    def documents_in(self, begin: int, content: bytes, on_fault: OnFault) -> Iterator[str]:
+        """The documents of bytes that begin and end where a document does."""
         for byte, raw in self._pieces(begin, content):
             document = self._document(byte, decode(raw, str(self.file.path), on_fault, byte=byte), on_fault)
             if document.strip():
                 yield document
+
+    def stamp(self) -> bytes:
+        """When the file was last written."""
+        return self.file.stamp()
 
     def identity(self) -> Iterator[bytes]:
         """What the file is and how it is read."""
@@ -180,14 +187,14 @@ class JsonLines(RangedFile):
         return self.column
 
 
-def open_text(file: SourceFile, documents: Documents, step: int) -> Source:
+def open_text(file: SourceFile, documents: Documents, step: int) -> RangedFile:
     """A text file."""
     if documents == "lines":
         return TextLines(file, _ranges(file.path, step))
     return TextParagraphs(file, ByteRanges(file.path, begin_of(file.path), size_of(file.path), step, BLANK_LINE, step))
 
 
-def open_json_lines(file: SourceFile, text_column: str | None, step: int) -> Source:
+def open_json_lines(file: SourceFile, text_column: str | None, step: int) -> RangedFile:
     """A file of JSON objects; the first line says which keys there are."""
     byte, line = first_line(file.path)
     if line.lstrip().startswith("["):

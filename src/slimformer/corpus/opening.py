@@ -5,11 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from slimformer.corpus.compressed.reading import CompressedLines, CompressedRecords
+from slimformer.corpus.compressed.unpacking import ending_of, is_compressed
 from slimformer.corpus.corpus import BUFFER, Corpus
-from slimformer.corpus.delimited import open_csv, open_tsv
+from slimformer.corpus.delimited import QuotedRecords, open_csv, open_tsv
 from slimformer.corpus.images import open_images
-from slimformer.corpus.lines import Documents, TextLines, TextParagraphs, holds_json, open_json_lines, open_text
-from slimformer.corpus.source import Source, SourceFile, opened, refuse, size_of, visible_files
+from slimformer.corpus.lines import (
+    Documents,
+    RangedFile,
+    TextLines,
+    TextParagraphs,
+    holds_json,
+    open_json_lines,
+    open_text,
+)
+from slimformer.corpus.source import Source, SourceFile, opened, refuse, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
 from slimformer.files import START, TABLES, as_path, why_no_text
@@ -24,8 +34,8 @@ if TYPE_CHECKING:
 TEXT_ENDINGS = (".txt", ".text", ".raw", ".tokens")
 #: How the names of files that can be read end.
 ENDINGS = (*TEXT_ENDINGS, *TABLES)
-#: Packed files cannot be read from the middle: ending → the command that unpacks.
-PACKED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+#: Archives, which hold several files and are not looked into: ending → the command that unpacks.
+ARCHIVES = {".zip": "unzip", ".tar": "tar -xf"}
 
 
 def find_sources(
@@ -51,8 +61,8 @@ def find_sources(
 
 def _files_below(folder: Path) -> list[Path]:
     there = visible_files(folder)
-    # A packed file is refused rather than passed over: it is likely the very text that was meant.
-    readable = [file for file in there if file.suffix.lower() in ENDINGS or _is_packed_text(file)]
+    # A text in an archive is refused rather than passed over: it is likely the very one that was meant.
+    readable = [file for file in there if ending_of(file) in ENDINGS or _is_archived_text(file)]
     if not readable:
         kinds = ", ".join(f"`{kind}`" for kind in sorted({file.suffix.lower() or file.name for file in there})[:12])
         raise DataError(
@@ -64,31 +74,45 @@ def _files_below(folder: Path) -> list[Path]:
 
 def _open(file: SourceFile, text_column: str | None, documents: Documents, step: int, header: bool) -> Iterator[Source]:
     """The source of a file; none for an empty one."""
-    path, kind = file.path, file.path.suffix.lower()
-    if kind in PACKED:
+    path, kind = file.path, ending_of(file.path)
+    if kind in ARCHIVES:
         raise DataError(
-            f"`{path}` is packed and cannot be read from the middle; unpack it first: {PACKED[kind]} {path.name}"
+            f"`{path}` is an archive, which is not looked into; unpack it first: {ARCHIVES[kind]} {path.name}"
         )
     if kind not in ENDINGS:
         raise DataError(
             f"`{path}` ends in `{kind}`, which no reader knows; give a file that ends in one of: {', '.join(ENDINGS)}"
         )
-    with opened(path):
-        pass  # a pipe or a device has no size, as an empty file has none
-    if not size_of(path):
-        return
-    if kind != ".parquet":
-        _check_text(path)
+    if kind == ".parquet" and is_compressed(path):
+        raise DataError(
+            f"`{path}` is Parquet, which is compressed already, within another compression; unpack it, or write it "
+            'with `compression="zstd"`'
+        )
+    with opened(path) as stream:  # a pipe or a device has no size, as an empty file has none
+        if not stream.read(1):
+            return
     if kind == ".parquet":
         yield open_parquet(file, text_column, step)
-    elif kind == ".csv":
-        yield open_csv(file, text_column, step, header)
-    elif kind == ".tsv":
-        yield open_tsv(file, text_column, step, header)
-    elif kind not in TEXT_ENDINGS or holds_json(path):
-        yield open_json_lines(file, text_column, step)
+        return
+    _check_text(path)
+    reader = _reader(file, kind, text_column, documents, step, header)
+    if not is_compressed(path):
+        yield reader
     else:
-        yield open_text(file, documents, step)
+        yield (CompressedRecords if isinstance(reader, QuotedRecords) else CompressedLines)(reader, step)
+
+
+def _reader(
+    file: SourceFile, kind: str, text_column: str | None, documents: Documents, step: int, header: bool
+) -> RangedFile | QuotedRecords:
+    """What reads the text of a file."""
+    if kind == ".csv":
+        return open_csv(file, text_column, step, header)
+    if kind == ".tsv":
+        return open_tsv(file, text_column, step, header)
+    if kind not in TEXT_ENDINGS or holds_json(file.path):
+        return open_json_lines(file, text_column, step)
+    return open_text(file, documents, step)
 
 
 def _check_text(path: Path) -> None:
@@ -98,8 +122,8 @@ def _check_text(path: Path) -> None:
         raise DataError(f"`{path}` {reason}")
 
 
-def _is_packed_text(file: Path) -> bool:
-    return file.suffix.lower() in PACKED and file.with_suffix("").suffix.lower() in ENDINGS
+def _is_archived_text(file: Path) -> bool:
+    return file.suffix.lower() in ARCHIVES and file.with_suffix("").suffix.lower() in ENDINGS
 
 
 #: Bytes of a segment: what is read at once and never cut by the shuffling.
@@ -117,8 +141,8 @@ def open_corpus(
     """Open text of any size and check the beginning of every file.
 
     Args:
-        paths: Text, JSON Lines, CSV, TSV or Parquet files, folders of them, folders that `datasets` saved, or names
-            of Hub data sets; one or several.
+        paths: Text, JSON Lines, CSV, TSV (all of these also compressed) or Parquet files, folders of them, folders
+            that `datasets` saved, or names of Hub data sets; one or several.
         text_column: The column of the text in files that have columns; unless given `text`, or the only one that
             can be meant.
         documents: What a document of a text file is: each of its `lines`, or `paragraphs` parted by blank lines.
@@ -134,14 +158,20 @@ def open_corpus(
         raise DataError("no path was given; give files, folders or Hub names")
     sources = [source for path in given for source in find_sources(path, text_column, documents, segment, header)]
     named = ", ".join(f"`{path}`" for path in given[:3]) + (" …" if len(given) > 3 else "")
-    if text_column is not None and sources and all(isinstance(each, TextLines | TextParagraphs) for each in sources):
+    if text_column is not None and sources and all(map(_is_plain, sources)):
         raise DataError(f"text_column is `{text_column}`, but {named} holds plain text without columns; leave it out")
-    corpus = Corpus([source for source in sources if source.sizes()])
     # All of them are read, because each file is checked; a corpus whose files all begin blank is looked through.
-    begins = [sum(1 for _ in source.read(0, refuse)) for source in corpus.sources]
-    if not any(begins) and next(corpus.documents(), None) is None:
+    begins = [(source, next(source.scan(refuse), None)) for source in sources]
+    corpus = Corpus([source for source, first in begins if first is not None])
+    counts = [sum(1 for _ in first) for _, first in begins if first is not None]
+    if not any(counts) and next(corpus.documents(), None) is None:
         raise DataError(f"{named} holds no text; give files with at least one document")
     return corpus
+
+
+def _is_plain(source: Source) -> bool:
+    reader = source.inner if isinstance(source, CompressedLines) else source
+    return isinstance(reader, TextLines | TextParagraphs)
 
 
 def open_stream(
@@ -155,6 +185,8 @@ def open_stream(
     pack: bool = True,
     buffer: int = BUFFER,
     memo: str | Path | None = None,
+    cache: str | Path | None = None,
+    workers: int | None = None,
 ) -> Stream:
     """A stream of what a model reads: text if its processor is a tokenizer, else images.
 
@@ -168,12 +200,16 @@ def open_stream(
         pack: As in `Corpus.stream`.
         buffer: As in `Corpus.stream`.
         memo: As in `Corpus.stream`.
+        cache: As in `Corpus.stream`.
+        workers: As in `Corpus.stream`.
     """
     from transformers import PreTrainedTokenizerBase
 
     if isinstance(processor, PreTrainedTokenizerBase):
         corpus = open_corpus(paths, text_column=text_column, documents=documents)
-        return corpus.stream(processor, length, seed=seed, pack=pack, buffer=buffer, memo=memo)
+        return corpus.stream(
+            processor, length, seed=seed, pack=pack, buffer=buffer, memo=memo, cache=cache, workers=workers
+        )
     if text_column is not None:
         raise DataError(f"text_column is `{text_column}`, but the model reads images; leave it out")
     return open_images(paths).stream(processor, length, seed=seed)

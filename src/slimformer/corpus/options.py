@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import os
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -12,6 +13,7 @@ from slimformer.tasks.options import Column
 
 if TYPE_CHECKING:
     from slimformer.corpus.corpus import Corpus
+    from slimformer.corpus.tokens.building import Progress
 
 
 def several(value: Any) -> Any:
@@ -45,7 +47,59 @@ class CorpusOptions(Config):
         return open_corpus(self.corpus, text_column=self.text_column, documents=self.documents, header=header)
 
 
-class StreamOptions(CorpusOptions):
+#: What is given instead of a folder to keep no tokens.
+OFF = "off"
+#: Bytes of text from which tokens are kept unless told otherwise; less is tokenised in seconds.
+KEPT = 2**26
+
+
+def default_cache() -> str:
+    """Where tokens are kept unless told otherwise: with what other programs keep for later."""
+    return str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "slimformer" / "tokens")
+
+
+class TokenOptions(CorpusOptions):
+    """Where the tokens of a corpus are kept, and who makes them."""
+
+    token_cache: str | None = Field(
+        None,
+        description="Folder in which the tokens of the corpus are kept for later passes and runs, or `off`; by default "
+        "`~/.cache/slimformer/tokens` for compressed files and from 64 MiB of text on.",
+    )
+    workers: Positive | None = Field(
+        None,
+        description="Processes that make tokens; by default as many as there are cores where tokens are kept, else "
+        "none beside the one that trains. They change no example.",
+    )
+
+    def open_texts(self) -> Corpus:
+        """The corpus as text; one that needs its tokens kept is refused where none are."""
+        corpus = super().open_texts()
+        if self.token_cache == OFF:
+            corpus.check_seekable()
+        return corpus
+
+    def token_settings(self, corpus: Corpus, progress: Progress | None = None) -> dict[str, Any]:
+        """What `Corpus.stream` needs to know of it.
+
+        Args:
+            corpus: The corpus.
+            progress: Told how far a cache is.
+        """
+        kept = corpus.size >= KEPT or not all(source.seekable for source in corpus.sources)
+        place = self.token_cache or (default_cache() if kept else OFF)
+        return {"cache": None if place == OFF else place, "workers": self.workers, "progress": progress}
+
+    def idle_without_corpus(self, unused: bool, needed: str) -> dict[str, tuple[bool, str]]:
+        """Settings that change nothing where no text is made into tokens, and what they need."""
+        return dict.fromkeys(TOKEN_SETTINGS, (unused, needed))
+
+
+#: They change no example, and a run may go on with others.
+TOKEN_SETTINGS = frozenset({"token_cache", "workers"})
+
+
+class StreamOptions(TokenOptions):
     """How a corpus is cut into examples and shuffled."""
 
     max_length: Positive | None = Field(

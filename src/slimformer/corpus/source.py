@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NoReturn
 
+from slimformer.corpus.compressed.unpacking import is_compressed, unpack
 from slimformer.errors import DataError, visible
 from slimformer.files import conversion, open_file
 from slimformer.tasks.columns import IDS, TEXTS, listed_columns
@@ -28,6 +30,9 @@ _SAMPLE = 2**16
 class Source(ABC):
     """Documents in segments: reading all segments gives every document once."""
 
+    #: Whether segments can be read in any order.
+    seekable: ClassVar[bool] = True
+
     @abstractmethod
     def sizes(self) -> Sequence[int]:
         """About how many bytes of text each segment holds."""
@@ -39,6 +44,64 @@ class Source(ABC):
     @abstractmethod
     def identity(self) -> Iterator[bytes]:
         """What changes when the text does, at little cost."""
+
+    def total(self) -> int:
+        """About how many bytes of text there are."""
+        return sum(self.sizes())
+
+    def scan(self, on_fault: OnFault) -> Iterator[Iterator[str]]:
+        """The documents of every segment, one segment after the other."""
+        return (self.read(segment, on_fault) for segment in range(len(self.sizes())))
+
+    def stamp(self) -> bytes:
+        """When the source was last written; what is kept of its text is older than any other stamp."""
+        return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The bytes of a segment of a source that is read from its beginning.
+
+    Args:
+        size: Bytes that the segment counts for.
+        begin: Where in the unpacked file they begin.
+        content: The bytes.
+    """
+
+    size: int
+    begin: int
+    content: bytes
+
+
+class SequentialSource(Source):
+    """A source that can only be read from its beginning: its segments are the same, their order is not free."""
+
+    seekable: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What messages call it."""
+
+    @abstractmethod
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes of every segment, in order."""
+
+    @abstractmethod
+    def documents_in(self, begin: int, content: bytes, on_fault: OnFault) -> Iterator[str]:
+        """The documents that the bytes of a segment hold."""
+
+    def scan(self, on_fault: OnFault) -> Iterator[Iterator[str]]:
+        """The documents of every segment, one segment after the other."""
+        return (self.documents_in(piece.begin, piece.content, on_fault) for piece in self.pieces())
+
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each segment; the file is read through for it."""
+        return [piece.size for piece in self.pieces()]
+
+    def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
+        """The documents of one segment, after reading everything before it."""
+        return next(islice(self.scan(on_fault), segment, None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +124,19 @@ class SourceFile:
         """Name, size, and what stands at either end."""
         yield self.name_and_size()
         size = size_of(self.path)
-        with opened(self.path) as file:
+        with _stored(self.path) as file:
             yield file.read(_SAMPLE)
             if size > _SAMPLE:
                 file.seek(max(_SAMPLE, size - _SAMPLE))
                 yield file.read(_SAMPLE)
 
+    def stamp(self) -> bytes:
+        """When the file was last written."""
+        return str(self.path.stat().st_mtime_ns).encode()
+
 
 def size_of(path: Path) -> int:
-    """Bytes of a file."""
+    """Bytes of a file, compressed ones as they are stored."""
     try:
         return path.stat().st_size
     except OSError as error:
@@ -78,7 +145,14 @@ def size_of(path: Path) -> int:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file opened for reading bytes; whatever fails while it is read becomes a `DataError`."""
+    """A file opened for reading bytes, unpacked as its name says; whatever fails meanwhile becomes a `DataError`."""
+    with _stored(path) as file:
+        yield unpack(file, path) if is_compressed(path) else file
+
+
+@contextmanager
+def _stored(path: Path) -> Iterator[BinaryIO]:
+    """The bytes of a file as they are stored."""
     try:
         with open_file(path) as file:
             yield file
@@ -155,7 +229,7 @@ def decode(content: bytes, file: str, on_fault: OnFault, *, byte: int | None = N
 def _line(path: Path, byte: int) -> int:
     """Number of the line a byte stands in, counted from 1."""
     lines = 1
-    with open_file(path) as file:
+    with opened(path) as file:
         while byte > 0 and (chunk := file.read(min(byte, _CHUNK))):
             lines += chunk.count(b"\n")
             byte -= len(chunk)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from slimformer.corpus.corpus import Corpus
+    from slimformer.corpus.tokens.tokens import TokenSource
 
 
 class Order:
@@ -215,6 +216,7 @@ class TextStream(Stream):
     def __init__(
         self,
         corpus: Corpus,
+        tokens: TokenSource,
         tokenizer: PreTrainedTokenizerBase,
         length: int,
         *,
@@ -228,8 +230,10 @@ class TextStream(Stream):
         self._collator = TensorCollator(padding_collator(tokenizer))
         self._encoder = Encoder(tokenizer)
         self._packing = Packing.of(self._encoder, length, pack)
-        self._order = Order(corpus.sizes, buffer, seed)
-        settings = [corpus.digest(), corpus.sizes.tolist(), self._encoder.digest(), length, seed, pack, buffer]
+        #: Where its tokens come from.
+        self.tokens = tokens
+        self._order = Order(tokens.sizes, buffer, seed)
+        settings = [corpus.digest(), tokens.sizes.tolist(), self._encoder.digest(), length, seed, pack, buffer]
         self._memo = Memo(memo, hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:16])
         self._on_fault = Outlive()
         self._present: tuple[int, Block, NDArray[Any]] | None = None
@@ -260,8 +264,8 @@ class TextStream(Stream):
         if self._present is None or self._present[0] != number:
             self._present = None  # before the next one is made, so that there are never two
             segments = self._order.segments(number)
-            documents = (document for each in segments for document in self.corpus.read(each, self._on_fault))
-            block = self._packing.block(self._encoder.encode(documents))
+            block = self._packing.block(self.tokens.read(segments, self._on_fault))
+            self.tokens.expect([self._order.segments(number + 1 + ahead) for ahead in range(self.tokens.reach)])
             self._memo.note(number, len(block))
             if number + 1 >= self._order.blocks and not self._memo.before(number + 1):
                 raise DataError("the whole corpus gives no token; check the text and the tokenizer")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.corpus.source import OnFault, Source, SourceFile, decode, text_column_of
@@ -14,7 +15,6 @@ from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from slimformer.tasks.readers.hub import HubName
 
@@ -70,6 +70,10 @@ class ParquetFile(Source):
             if not left:
                 return
 
+    def stamp(self) -> bytes:
+        """When the file was last written."""
+        return self.file.stamp()
+
     def identity(self) -> Iterator[bytes]:
         """What the file is and which column is read."""
         yield from self.file.identity()
@@ -115,6 +119,11 @@ class StoredDataset(Source):
         first = segment * self.rows
         found = self.dataset[first : first + self.rows].column(self.column)
         yield from _texts(found, self.name, first, on_fault)
+
+    def stamp(self) -> bytes:
+        """When its files were last written."""
+        files = (Path(file["filename"]) for file in self.dataset.cache_files)
+        return " ".join(str(file.stat().st_mtime_ns) for file in files).encode()
 
     def identity(self) -> Iterator[bytes]:
         """How much text it holds, and what stands at either end."""

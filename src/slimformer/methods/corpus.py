@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from slimformer.config import Config, PositiveNumber
 from slimformer.errors import ConfigError
+from slimformer.methods.output import is_main
 from slimformer.train.options import StepOptions, TrainingOptions
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Tokens of an example unless given, and gibibytes that a cache may take.
 LENGTH, CACHE = 512, 16.0
+#: Seconds between two lines that say how far the making of tokens is.
+TELL_EVERY = 5.0
 #: Tokens that mean something to a model, by the names tokenizers give them.
 SPECIAL = ("cls_token", "sep_token", "pad_token", "bos_token", "eos_token", "unk_token", "mask_token")
 
@@ -56,6 +61,27 @@ def open_cache(config: CacheOptions, terms: Iterable[Weighted], teacher: Callabl
     return TeacherCache(
         config.teacher_cache, names, teacher(), limit=limit, processes=int(os.environ.get("WORLD_SIZE", "1"))
     )
+
+
+def token_progress(quiet: bool) -> Callable[[int, int], None] | None:
+    """Says every few seconds how far the making of tokens is, and how long it will take.
+
+    Args:
+        quiet: Whether to say nothing.
+    """
+    if quiet or not is_main():
+        return None
+    began = last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= TELL_EVERY:
+            last = now
+            left = (now - began) * (total - done) / done
+            sys.stderr.write(f"tokens: {done / 1e6:,.0f} of about {total / 1e6:,.0f} MB, {left:,.0f} seconds left\n")
+
+    return tell
 
 
 def example_length(length: int | None, *limits: int | None, default: int = LENGTH) -> int:

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
+from slimformer.corpus.options import TOKEN_SETTINGS
 from slimformer.methods.output import RunResult
 from slimformer.models.settings import STORES
 from slimformer.tasks.options import StoreOptions
@@ -156,7 +157,7 @@ class Method(ABC, Generic[AnyConfig]):
     @property
     def settings(self) -> dict[str, Any]:
         """What tells this run from others, as JSON types."""
-        return self.config.model_dump(mode="json", exclude={*self.beside, *RATE_SETTINGS})
+        return self.config.model_dump(mode="json", exclude={*self.beside, *RATE_SETTINGS, *TOKEN_SETTINGS})
 
     @property
     def training_settings(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from slimformer import artifact
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.ownership import check_outside
 from slimformer.artifact.staging import check_target, remove_leftovers, try_place
+from slimformer.corpus.options import OFF
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 #: Settings that name what a run reads: what it learns from, and models.
 READ = ("data", "corpus", "model", "teacher", "student")
 #: Folders that a run fills beside its result.
-WRITTEN = ("tensorboard", "teacher_cache")
+WRITTEN = ("tensorboard", "teacher_cache", "token_cache")
 #: How an address of a store elsewhere begins.
 REMOTE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -240,6 +241,8 @@ class OutputDirectory:
 def _paths(config: Config, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
     for name in names:
         value = getattr(config, name, None)
+        if name == "token_cache" and value == OFF:
+            continue
         yield from ((name, as_path(each)) for each in ([value] if isinstance(value, str) else value or ()))
 
 

@@ -15,6 +15,7 @@ from slimformer.tasks.task import TaskData
 if TYPE_CHECKING:
     from slimformer.corpus import Stream
     from slimformer.corpus.options import CorpusOptions
+    from slimformer.corpus.tokens.building import Progress
     from slimformer.tasks.features import Inputs
 
 #: The task that a corpus is learned by.
@@ -65,10 +66,13 @@ def open_parts(options: CorpusOptions, *, causal: bool) -> TaskData:
     return TaskData(task.preset, task.kind().for_model(causal=causal), splits)
 
 
-def stream_features(config: Any, data: TaskData, tokenizer: Any, length: int) -> StreamedFeatures:
+def stream_features(
+    config: Any, data: TaskData, tokenizer: Any, length: int, progress: Progress | None = None
+) -> StreamedFeatures:
     """All training examples of a run: those of its steps, or of its passes over the corpus."""
     corpus = config.open_texts()
-    stream = Part(corpus, held_out=False).stream(tokenizer, length, seed=config.seed)
+    part = Part(corpus, held_out=False)
+    stream = part.stream(tokenizer, length, seed=config.seed, **config.token_settings(part, progress))
     steps = config.max_steps or math.ceil(config.epochs * stream.epoch_size() / config.batch_size)
     identity = f"{corpus.digest()} {length} {config.documents}".encode() + tokenizer.backend_tokenizer.to_str().encode()
     masking = None if data.kind.settings["objective"] == "causal" else TokenMasking.of(tokenizer, config.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -269,6 +270,19 @@ def test_the_cache_changes_nothing(place, tmp_path):
     for other in kept:
         for name, weight in plain.model.state_dict().items():
             torch.testing.assert_close(other.model.state_dict()[name], weight, rtol=1e-3, atol=1e-5)
+
+
+def test_kept_tokens_of_a_compressed_corpus_change_nothing(place, tmp_path, monkeypatch):
+    """Neither does the place they are kept in, nor how many processes made them."""
+    packed = tmp_path / "text.txt.gz"
+    packed.write_bytes(gzip.compress((place / "text.txt").read_bytes()))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    expected = distill(place).model.state_dict()
+    for settings in ({"token_cache": tmp_path / "kept", "workers": 2}, {}):
+        actual = distill(place, corpus=[str(packed)], **settings).model.state_dict()
+        assert all(torch.equal(weight, expected[name]) for name, weight in actual.items())
+    for folder in (tmp_path / "kept", tmp_path / "home" / "slimformer" / "tokens"):
+        assert len(list(folder.glob("*/*.safetensors"))) == 2  # a shard and the index
 
 
 def test_epochs_are_passes_over_the_corpus(place):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Examples, Stream
+    from slimformer.corpus.tokens.building import Progress
     from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
@@ -35,7 +36,7 @@ HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
 OF_TEXT = (
     "text_column", "header", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data",
-    "new_tokens",
+    "new_tokens", "token_cache", "workers",
 )  # fmt: skip
 
 
@@ -143,7 +144,7 @@ class Images:
                     "the same shape"
                 )
 
-    def stream(self, memo: Path) -> Stream:
+    def stream(self, memo: Path, progress: Progress | None = None) -> Stream:
         """What is learned from, without end."""
         return self._part(held_out=False).stream(self.processor, seed=self.config.seed)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig
 from slimformer.methods.adapt.plan import Plan
-from slimformer.methods.corpus import CacheOptions, open_cache, training_options
+from slimformer.methods.corpus import CacheOptions, open_cache, token_progress, training_options
 from slimformer.methods.method import Method, Phase, Showcase
 from slimformer.methods.output import RunResult
 from slimformer.methods.run import counts_of, run_phase
@@ -222,7 +222,7 @@ class Adapt(Method[AdaptConfig]):
         from slimformer.train import train
 
         config, collate = self.config, self.inputs.collator()
-        stream = self.inputs.stream(folder / "corpus.jsonl")
+        stream = self.inputs.stream(folder / "corpus.jsonl", token_progress(self.options.quiet))
         passes = config.epochs if config.max_steps is None else None
         options = training_options(config, passes, stream.epoch_size)
         assert options.max_steps is not None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.corpus import Corpus, Examples, Stream
+    from slimformer.corpus.tokens.building import Progress
     from slimformer.inference.source import Source
     from slimformer.methods.adapt.config import AdaptConfig
     from slimformer.tasks.features import Collator, Inputs
@@ -149,15 +150,17 @@ class Texts:
                 "same shape"
             )
 
-    def stream(self, memo: Path) -> Stream:
+    def stream(self, memo: Path, progress: Progress | None = None) -> Stream:
         """What is learned from, without end."""
-        return Part(self.corpus, held_out=False).stream(
+        part = Part(self.corpus, held_out=False)
+        return part.stream(
             self.processor,
             self.length,
             seed=self.config.seed,
             pack=self.config.pack,
             buffer=self.config.buffer * 2**20,
             memo=memo,
+            **self.config.token_settings(part, progress),
         )
 
     def features(self, examples: Examples) -> Sequence[Inputs]:

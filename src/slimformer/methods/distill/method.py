@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from slimformer.artifact.ownership import check_outside
 from slimformer.errors import ConfigError, UsageError
 from slimformer.files import as_path
-from slimformer.methods.corpus import CacheOptions, training_options
+from slimformer.methods.corpus import CacheOptions, token_progress, training_options
 from slimformer.methods.distill.config import SIZES, DistillConfig
 from slimformer.methods.method import Method, Phase, Showcase
 from slimformer.methods.output import OutputDirectory, RunResult, check_local, check_writable, describe_rate, is_main
@@ -172,7 +172,7 @@ class Distill(Method[DistillConfig]):
 
         quiet = self.options.quiet
         self.setup = keep_shape(self.setup, folder)
-        stream = self.setup.stream(memo=folder / "corpus.jsonl")
+        stream = self.setup.stream(memo=folder / "corpus.jsonl", progress=token_progress(quiet))
         options = training_options(self.config, self.config.passes, stream.epoch_size)
         self.layer, self.trials = choose_layer(self.setup, options, folder, quiet)
         assert options.max_steps is not None

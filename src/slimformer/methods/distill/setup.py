@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
     from slimformer.corpus import Corpus, Stream
+    from slimformer.corpus.tokens.building import Progress
     from slimformer.inference.source import Source
     from slimformer.methods.distill.config import DistillConfig
     from slimformer.methods.distill.shaping import Proposal
@@ -82,13 +83,16 @@ class Setup:
     trimming: Trimming | None = None
     resolved: dict[str, Any] = field(default_factory=dict)
 
-    def stream(self, seed: int | None = None, pack: bool = True, memo: Path | None = None) -> Stream:
+    def stream(
+        self, seed: int | None = None, pack: bool = True, memo: Path | None = None, progress: Progress | None = None
+    ) -> Stream:
         """The examples both models look at, in the order they do.
 
         Args:
             seed: Seed of the order; the run's own unless given.
             pack: Whether documents are put together to full length; a head that judges whole texts sees one each.
             memo: Where the stream notes how far it came.
+            progress: Told how far the making of tokens is, where they are kept.
         """
         seed = self.config.seed if seed is None else seed
         if isinstance(self.corpus, ImageCorpus):
@@ -101,6 +105,7 @@ class Setup:
             pack=pack and not self.judges_texts,
             buffer=self.config.buffer * 2**20,
             memo=memo,
+            **self.config.token_settings(self.corpus, progress),
         )
 
     @property
@@ -197,7 +202,7 @@ def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
     assert config.corpus is not None
     if length is not None:
         return config.open_texts()
-    for name in ("text_column", "header"):
+    for name in ("text_column", "header", "token_cache", "workers"):
         if (value := getattr(config, name)) is not None:
             raise ConfigError(f"`{name}` is `{value}`, and the teacher sees images; leave it out")
     return open_images(config.corpus)

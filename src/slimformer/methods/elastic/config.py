@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from slimformer.config import Positive, Temperature, Weight
-from slimformer.corpus.options import CorpusOptions
+from slimformer.corpus.options import TokenOptions
 from slimformer.errors import ConfigError, SizeError
 from slimformer.methods.origin import ScratchOptions
 from slimformer.methods.streaming import TASK
@@ -29,7 +29,7 @@ ROUNDING = 0.01
 MOST_SIZES = 32
 
 
-class ElasticConfig(TrainingOptions, TaskOptions, CorpusOptions, ScratchOptions, BaseOptions):
+class ElasticConfig(TrainingOptions, TaskOptions, TokenOptions, ScratchOptions, BaseOptions):
     """Train one model whose nested sizes all work: any of them, and mixtures of them, can be used or extracted."""
 
     sizes: str = Field(
@@ -91,6 +91,7 @@ class ElasticConfig(TrainingOptions, TaskOptions, CorpusOptions, ScratchOptions,
 
     @model_validator(mode="after")
     def _one_source(self) -> ElasticConfig:
+        self.refuse_idle(self.idle_without_corpus(self.corpus is None, "`corpus`"))
         for name in (*_LABELLED, "limit", "group_by_length"):
             if self.corpus is not None and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"`corpus` is text without labels, which `{name}` is not for; leave one of them out")

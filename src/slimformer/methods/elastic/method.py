@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, UsageError
+from slimformer.methods.corpus import token_progress
 from slimformer.methods.elastic.config import ElasticConfig
 from slimformer.methods.method import Showcase
 from slimformer.methods.origin import FAMILY, Scratch
@@ -96,7 +97,7 @@ class Elastic(SizedMethod[ElasticConfig]):
         if self.config.corpus is None:
             return super().training_features(length)
         assert length is not None
-        return stream_features(self.config, self.data, self.processor, length)
+        return stream_features(self.config, self.data, self.processor, length, token_progress(self.options.quiet))
 
     def prepare(self, model: PreTrainedModel) -> Objective | None:
         """Order the neurons, nest the sizes and say what each step trains."""

@@ -1,0 +1,1 @@
+"""The tokens of a corpus: made when they are needed, by processes beside this one, or once and kept."""
