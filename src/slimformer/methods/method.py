@@ -129,8 +129,8 @@ class Method(ABC, Generic[AnyConfig]):
     #: what it accepts.
     accepts: ClassVar[tuple[str, ...]] = ("plain",)
     leaves: ClassVar[str] = "plain"
-    #: Whether it takes steps of an optimizer.
-    trains: ClassVar[bool] = True
+    #: Whether it takes steps of an optimizer; of a run, once it has started.
+    trains: bool = True
     #: What the demo shows of it; None for nothing.
     showcase: ClassVar[Showcase | None] = None
     #: Settings that change nothing in the result, so that a run may be resumed with others.

@@ -74,6 +74,7 @@ class PostTraining(Method[QuantizeConfig]):
         from slimformer.methods.quantize.post_training.unlabelled import Unlabelled
         from slimformer.methods.quantize.student import check_quantizable
 
+        self.trains = self.config.has_few_levels
         self.source = look_up(self.base)
         self.source.require(self.accepts)
         opened = open_model(self.source)
