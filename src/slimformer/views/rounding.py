@@ -170,6 +170,8 @@ def unround_activations(model: nn.Module) -> nn.Module:
     for block in anatomy.blocks:
         set_operand_rounding(block, None)
     for module in anatomy.model.modules():
+        if isinstance(module, RoundsInput):
+            module.input_rounding = None
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
                 del hooks[key]
@@ -222,9 +224,19 @@ def _readers(block: Block) -> list[list[nn.Module]]:
     return found
 
 
+class RoundsInput(nn.Module):
+    """A module that rounds its input itself, where it is told how."""
+
+    input_rounding: Rounding | None = None
+
+
 def _round_input(modules: Sequence[nn.Module], rounding: Rounding) -> None:
-    hook = _RoundInput(rounding, len(modules))
+    others = [module for module in modules if not isinstance(module, RoundsInput)]
     for module in modules:
+        if isinstance(module, RoundsInput):
+            module.input_rounding = rounding
+    hook = _RoundInput(rounding, len(others))
+    for module in others:
         module.register_forward_pre_hook(hook)
 
 
