@@ -26,7 +26,7 @@ def _forward(module: Any, x: Tensor, forward: Callable[[Tensor], Tensor]) -> Ten
     rounding: Rounding | None = module.input_rounding
     if rounding is None:
         return forward(x)
-    if rounding == ROUNDING and runs_packed(module.weight, x):
+    if module.by_operator and rounding == ROUNDING and runs_packed(module.weight, x):
         return cast("PackedTensor", module.weight).product(x, module.bias)
     return forward(rounding(x))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from slimformer.errors import FormatError
 from slimformer.formats import pack
 from slimformer.runtime.checkpoint import rule_of
 from slimformer.runtime.native import kernels
@@ -65,12 +66,28 @@ def refusal(packed: PackedWeight) -> str | None:
     return next((reason for reason, is_so in reasons.items() if is_so), None)
 
 
+def _has_other_bytes(codes: Tensor, layout: Layout) -> bool:
+    """Whether units of a layout may be none that digits make: 3^5 of 256 bytes are."""
+    units = layout.base**layout.digits
+    return units < 256**layout.bytes and (layout.bytes > 1 or int(codes.max()) >= units)
+
+
 def panels_of(packed: PackedWeight) -> Panels:
-    """A packed weight in the order of the kernels; refuses bytes that are no codes of its layout."""
+    """A packed weight in the order of the kernels.
+
+    Raises:
+        FormatError: Where its bytes are no codes of its layout.
+    """
     codes, layout, columns = packed.codes, packed.layout, packed.columns
+    if _has_other_bytes(codes, layout):
+        packed.unpack()  # which says what is wrong, if anything is
     group = columns if packed.group_size is None else packed.group_size
     scales = packed.scales.expand(len(codes), -1).contiguous()
-    panels, scales_there = kernels().make_panels(
-        codes.contiguous().numpy(), scales.numpy(), columns, group, rule_of(layout)
-    )
+    try:
+        panels, scales_there = kernels().make_panels(
+            codes.contiguous().numpy(), scales.numpy(), columns, group, rule_of(layout)
+        )
+    except (kernels().InputError, TypeError) as error:
+        packed.unpack()
+        raise FormatError(f"the kernels do not read the weight: {error}") from error
     return Panels(torch.from_numpy(panels), torch.from_numpy(scales_there), len(codes), columns, group, layout)

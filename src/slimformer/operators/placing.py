@@ -27,7 +27,9 @@ def hold_packed(packed: PackedWeight, dtype: torch.dtype) -> tuple[PackedWeight,
     if not are_here() or not dtype.is_floating_point or refusal(packed) is not None:
         return None
     panels = panels_of(packed)
-    return replace(packed, held=panels), PackedTensor.of(panels, packed.transposed, dtype)
+    # Whoever asks for its gradient gets it, and floats with it; a forward alone is to need neither.
+    weight = nn.Parameter(PackedTensor.of(panels, packed.transposed, dtype), requires_grad=False)
+    return replace(packed, held=panels), weight
 
 
 def give_operators(model: nn.Module) -> None:

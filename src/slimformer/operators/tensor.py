@@ -145,7 +145,7 @@ class PackedTensor(Tensor):
             return _OWN[func](*args, **kwargs)
         if func._schema.is_mutable and isinstance(args[0], PackedTensor):
             raise FormatError(
-                "a packed weight is not changed in place; make floats of the model with `slimformer merge`, or change "
+                "a packed weight is not changed in place; make floats of the model with `slimformer unpack`, or change "
                 "it before it is quantized"
             )
         args, kwargs = tree_map_only(PackedTensor, PackedTensor.dequantize, (args, kwargs))

@@ -190,6 +190,23 @@ def unrounded(model: nn.Module) -> Iterator[nn.Module]:
             round_activations(model, rounding)
 
 
+@contextmanager
+def in_floats(model: nn.Module) -> Iterator[nn.Module]:
+    """A model that computes with floats only inside the `with` block, as it does where there are no operators.
+
+    What is recorded of a model, and compared elsewhere, is asked so: a value that lies near the middle of two steps may
+    become another one where a sum of floats comes in another order.
+    """
+    modules = [module for module in model.modules() if isinstance(module, RoundsInput)]
+    for module in modules:
+        module.by_operator = False
+    try:
+        yield model
+    finally:
+        for module in modules:
+            module.by_operator = True
+
+
 def tied_head(anatomy: Anatomy) -> nn.Module | None:
     """The output layer of a language model whose weight is the word embedding's, or None."""
     output = getattr(anatomy.model, "get_output_embeddings", lambda: None)()
@@ -225,9 +242,10 @@ def _readers(block: Block) -> list[list[nn.Module]]:
 
 
 class RoundsInput(nn.Module):
-    """A module that rounds its input itself, where it is told how."""
+    """A module that rounds its input itself, where it is told how, and may multiply by an operator."""
 
     input_rounding: Rounding | None = None
+    by_operator: bool = True
 
 
 def _round_input(modules: Sequence[nn.Module], rounding: Rounding) -> None:
