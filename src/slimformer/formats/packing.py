@@ -15,8 +15,6 @@ from slimformer.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
     from slimformer.formats.layout import Layout
     from slimformer.formats.number import NumberFormat
 

@@ -6,7 +6,7 @@ without its kernels they are not there, and weights are expanded.
 
 from slimformer.operators.coverage import Coverage, coverage
 from slimformer.operators.modules import PackedConv1D, PackedLinear
-from slimformer.operators.placing import expand, expand_others, give_operators, hold_packed
+from slimformer.operators.placing import expand, expand_others, give_operators, hold_packed, without_tied
 from slimformer.operators.registered import are_here
 from slimformer.operators.tensor import PackedTensor
 
@@ -21,4 +21,5 @@ __all__ = [
     "expand_others",
     "give_operators",
     "hold_packed",
+    "without_tied",
 ]

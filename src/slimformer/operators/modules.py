@@ -1,7 +1,7 @@
 """Modules whose packed weight is multiplied by an operator where it can be, and as before everywhere else.
 
-They are `nn.Linear` and `Conv1D` in all but their forward. They know how their input is rounded, since the operator does
-that itself; a hook would have done it before.
+They are `nn.Linear` and `Conv1D` in all but their forward. They know how their input is rounded, since the operator
+does that itself; a hook would have done it before.
 """
 
 from __future__ import annotations

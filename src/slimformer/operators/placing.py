@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,17 @@ def expand(model: nn.Module) -> nn.Module:
     """
     _expand(model, {id(weight_of(module)) for module in model.modules()})
     return model
+
+
+def without_tied(state: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The state of a model with one name for each tied weight, the one that Transformers keeps."""
+    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+
+    transformer: Any = model
+    # Tensors are told apart by their memory.
+    memory = {name: each.panels if isinstance(each, PackedTensor) else each for name, each in state.items()}
+    kept: dict[str, Tensor] = remove_tied_weights_from_state_dict(memory, transformer)
+    return {name: state[name] if isinstance(state[name], PackedTensor) else each for name, each in kept.items()}
 
 
 def weight_of(module: nn.Module) -> PackedTensor | None:

@@ -4,8 +4,8 @@
 for each row or group: the product that `views.rounding` and a quantized weight stand for, without a float weight. A sum
 of whole numbers has one value, so an output depends neither on the rest of the batch nor on threads.
 
-All three take a weight as `operators.panels` lays it out: `panels` and `scales`, how many rows it has, the `rule` of its
-layout and the columns of a group. They keep nothing from one call to the next.
+All three take a weight as `operators.panels` lays it out: `panels` and `scales`, how many rows it has, the `rule` of
+its layout and the columns of a group. They keep nothing from one call to the next.
 """
 
 from __future__ import annotations

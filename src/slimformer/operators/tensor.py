@@ -69,6 +69,7 @@ class PackedTensor(Tensor):
     def __new__(
         cls, panels: Tensor, scales: Tensor, form: Form, dtype: torch.dtype, expanded: Tensor | None = None
     ) -> PackedTensor:
+        """A tensor without memory of its own, of the shape and type of the float weight."""
         device = panels.device if expanded is None else expanded.device
         made: PackedTensor = torch.Tensor._make_wrapper_subclass(cls, form.shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
         return made

@@ -57,7 +57,7 @@ def quantized(model, **options):
 
 
 def answers(model, inputs):
-    """What a model computes with floats, which an operator does in another order; `tests/operators` compares the two."""
+    """What a model computes with floats; `tests/operators` compares that with operators."""
     torch.manual_seed(0)  # masked autoencoders draw what they hide
     with torch.no_grad(), in_floats(model):
         return [value for value in model(**inputs).values() if torch.is_tensor(value)]

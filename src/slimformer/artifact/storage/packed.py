@@ -107,16 +107,9 @@ def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Te
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
     """The tensors that a plain checkpoint of a model would hold: of weights that are tied, one."""
-    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+    from slimformer.operators import without_tied
 
-    from slimformer.operators import PackedTensor
-
-    transformer: Any = model
-    state = model.state_dict()
-    # Transformers tells tensors apart by their memory.
-    memory = {name: each.panels if isinstance(each, PackedTensor) else each for name, each in state.items()}
-    kept = remove_tied_weights_from_state_dict(memory, transformer)
-    return {name: state[name] if isinstance(state[name], PackedTensor) else each for name, each in kept.items()}
+    return without_tied(model.state_dict(), model)
 
 
 def _check_unchanged(packed: Mapping[str, PackedWeight], stored: Mapping[str, Any]) -> None:

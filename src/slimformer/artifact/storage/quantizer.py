@@ -125,7 +125,7 @@ def _known(layout: str) -> str:
 
 @register_quantizer(METHOD)
 class PackedQuantizer(HfQuantizer):
-    """Loads packed weights as they are, or as floats where no operator reads them, and rounds activations as trained."""
+    """Loads packed weights as they are, or as floats where no operator reads them, and rounds activations."""
 
     requires_calibration = True
     quantization_config: PackedConfig
@@ -215,7 +215,7 @@ def _raise_fault(model: nn.Module) -> None:
 
 
 class Unpack(ConversionOps):
-    """Makes one weight of codes and scales, held packed where the operators read it, and lets the model keep that form."""
+    """Makes one weight of codes and scales, held packed where the operators read it."""
 
     def __init__(self, layout: str, group_size: int | None) -> None:
         self.layout = layout
