@@ -89,6 +89,16 @@ class RoundedRows {
     Memory<std::int32_t> sums_;
 };
 
+// A matrix of the codes of a layout with scales for groups of inputs; panels, scales and bias are still to be set.
+CodeMatrix code_matrix(int outputs, int inputs, const Layout& layout, int group);
+
+// The codes of one output.
+void read_row(const CodeMatrix& codes, int output, std::int8_t* to);
+
+// activation(x W^T + bias) for [rows][inputs] floats, which are rounded first.
+void multiply_codes(const Kernels& kernels, Pool& pool, int threads, const CodeMatrix& codes, const float* x, int rows,
+                    Activation activation, float* out);
+
 // A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
@@ -106,6 +116,8 @@ class Matrix {
     // Whether rows that it is multiplied with are rounded to int8 before.
     bool rounds() const { return rounds_; }
     std::size_t bytes() const;
+    // What it is made of, where it rounds: its memory, which it must outlive.
+    CodeMatrix codes() const;
     // Bytes that each thread needs for a product.
     std::size_t scratch() const { return rounds() ? scratch_bytes(inputs_, codes_.bits) : 0; }
 

@@ -117,8 +117,9 @@ struct Steps {
 // A row with something that is no number becomes NaN throughout, whatever its codes.
 inline Steps steps_for(float most) {
     if (most != most) return {0.0f, most};
-    // Below it the step would be infinite; such a row counts as zeros.
-    return most > 1e-36f ? Steps{kLargestByte / most, most / kLargestByte} : Steps{1.0f, 1.0f};
+    // Below it the step would be infinite; such a row counts as zeros. The inverse first, as torch divides a number by a
+    // tensor: the last bit decides of a value in the middle of two steps.
+    return most > 1e-36f ? Steps{1.0f / most * kLargestByte, most / kLargestByte} : Steps{1.0f, 1.0f};
 }
 
 inline Floats round_to(Floats x, float up) { return round(x * fill(up)); }

@@ -27,19 +27,58 @@ void read_codes(const PackedRows& packed, int row, const Take& take) {
 // Bits of the digits that stand for so many codes.
 int bits_for(int codes) { return codes <= 4 ? 2 : codes <= 16 ? 4 : 8; }
 
-// Puts a digit into a panel whose digits have 2 or 4 bits.
+// Where a digit of 2 or 4 bits lies: the byte of the panel, and the bits below it there.
+struct Place {
+    std::size_t byte;
+    int shift;
+
+    Place(int bits, int output, int input) {
+        const int step = input % kInputs / 4, per_byte = 8 / bits;
+        byte = static_cast<std::size_t>(input / kInputs) * 32 * bits + step / per_byte * 64 + output % kColumns * 4 + input % 4;
+        shift = step % per_byte * bits;
+    }
+};
+
 void put(std::uint8_t* panel, int bits, int output, int input, int digit) {
-    const int step = input % kInputs / 4, per_byte = 8 / bits, shift = step % per_byte * bits;
-    std::uint8_t& byte = panel[input / kInputs * 32 * bits + step / per_byte * 64 + output % kColumns * 4 + input % 4];
-    byte = static_cast<std::uint8_t>((byte & ~(((1 << bits) - 1) << shift)) | digit << shift);
+    const Place place(bits, output, input);
+    std::uint8_t& byte = panel[place.byte];
+    byte = static_cast<std::uint8_t>((byte & ~(((1 << bits) - 1) << place.shift)) | digit << place.shift);
+}
+
+int get(const std::uint8_t* panel, int bits, int output, int input) {
+    const Place place(bits, output, input);
+    return panel[place.byte] >> place.shift & ((1 << bits) - 1);
+}
+
+void check_size(int outputs, int inputs) {
+    if (outputs < 1 || inputs < 1 || outputs > 1 << 24 || inputs > 1 << 16)
+        throw InputError("a matrix of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
+                         " is none that these kernels multiply with");
 }
 
 }  // namespace
 
+CodeMatrix code_matrix(int outputs, int inputs, const Layout& layout, int group) {
+    check_size(outputs, inputs);
+    layout.check();
+    const int length = static_cast<int>(padded(inputs, kInputs)), last = (layout.last - layout.first) / layout.stride;
+    if (group < 1 || (group < inputs && group % kInputs != 0))
+        throw InputError("groups of " + std::to_string(group) + "; the kernels take multiples of " + std::to_string(kInputs));
+    return {outputs, inputs, bits_for(last + 1), last, layout.stride, layout.first, group < inputs ? group : length};
+}
+
+void read_row(const CodeMatrix& codes, int output, std::int8_t* to) {
+    const std::uint8_t* panel = codes.panels + output / kColumns * panel_bytes(codes.inputs, codes.bits);
+    const int bits = codes.bits == 8 ? 4 : codes.bits;
+    for (int input = 0; input < codes.inputs; input++) {
+        int digit = get(panel, bits, output, input);
+        if (bits < codes.bits) digit += get(panel + panel_bytes(codes.inputs, 4), bits, output, input) << 4;
+        to[input] = static_cast<std::int8_t>(digit * codes.stride + codes.lowest);
+    }
+}
+
 Matrix::Matrix(int outputs, int inputs, bool bfloat16) : outputs_(outputs), inputs_(inputs), rounds_(false) {
-    if (outputs < 1 || inputs < 1 || outputs > 1 << 24 || inputs > 1 << 16)
-        throw InputError("a matrix of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
-                         " is none that these kernels multiply with");
+    check_size(outputs, inputs);
     const std::size_t count = padded(outputs, kColumns) * inputs;
     if (bfloat16)
         bfloat16_.assign(count, 0);
@@ -48,16 +87,17 @@ Matrix::Matrix(int outputs, int inputs, bool bfloat16) : outputs_(outputs), inpu
     bias_.assign(padded(outputs, kColumns), 0.0f);
 }
 
-Matrix::Matrix(int outputs, int inputs, const Layout& layout, int group) : Matrix(outputs, inputs) {
-    layout.check();
-    const int length = static_cast<int>(padded(inputs, kInputs)), last = (layout.last - layout.first) / layout.stride;
-    if (group < 1 || (group < inputs && group % kInputs != 0))
-        throw InputError("groups of " + std::to_string(group) + "; the kernels take multiples of " + std::to_string(kInputs));
-    rounds_ = true;
-    codes_ = {outputs, inputs, bits_for(last + 1), last, layout.stride, layout.first, group < inputs ? group : length};
-    floats_ = {};
+Matrix::Matrix(int outputs, int inputs, const Layout& layout, int group)
+    : outputs_(outputs), inputs_(inputs), rounds_(true), codes_(code_matrix(outputs, inputs, layout, group)) {
     panels_.assign(parts_of(outputs, kColumns) * panel_bytes(inputs, codes_.bits), 0);
     scales_.assign(padded(outputs, kColumns) * parts_of(inputs, codes_.group), 0.0f);
+    bias_.assign(padded(outputs, kColumns), 0.0f);
+}
+
+CodeMatrix Matrix::codes() const {
+    CodeMatrix codes = codes_;
+    codes.panels = panels_.data(), codes.scales = scales_.data(), codes.bias = bias_.data();
+    return codes;
 }
 
 void Matrix::check(int first, int rows, int columns) const {
@@ -118,38 +158,60 @@ std::size_t Matrix::bytes() const {
     return panels_.size() + 2 * bfloat16_.size() + 4 * (floats_.size() + scales_.size() + bias_.size());
 }
 
+namespace {
+
+// Panels that a thread takes at once.
+int panels_at_once(int rows, int inputs) {
+    const std::int64_t panel = static_cast<std::int64_t>(rows) * inputs * kColumns;
+    const std::int64_t enough = std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel));
+    return static_cast<int>(padded(enough, kMostPanels));
+}
+
+// Calls `work(first, last)` for all panels, over the threads of a team.
+template <class Work>
+void share_panels(Team& team, int outputs, int inputs, int rows, const Work& work) {
+    const int panels = parts_of(outputs, kColumns), size = panels_at_once(rows, inputs);
+    team.share(parts_of(panels, size), [&](int part) { work(part * size, std::min(panels, (part + 1) * size)); });
+}
+
+void share_codes(const Kernels& kernels, Team& team, const CodeMatrix& codes, const QuantizedRows& rounded, int rows,
+                 Activation activation, float* out, std::uint8_t* scratch) {
+    share_panels(team, codes.outputs, codes.inputs, rows, [&](int first, int last) {
+        kernels.codes(rounded, rows, codes, activation, out, first, last, scratch);
+    });
+}
+
+}  // namespace
+
 void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                      Activation activation, float* out, std::uint8_t* scratch) const {
-    const int panels = parts_of(outputs_, kColumns);
-    const std::int64_t panel = static_cast<std::int64_t>(rows) * inputs_ * kColumns;
-    const std::int64_t enough = std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel));
-    const int size = static_cast<int>(padded(enough, kMostPanels));
-    CodeMatrix codes = codes_;
-    codes.panels = panels_.data(), codes.scales = scales_.data(), codes.bias = bias_.data();
+    if (rounds()) return share_codes(kernels, team, codes(), rounded, rows, activation, out, scratch);
     const FloatMatrix floats = {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
-    team.share(parts_of(panels, size), [&](int part) {
-        const int first = part * size, last = std::min(panels, (part + 1) * size);
-        if (rounds())
-            kernels.codes(rounded, rows, codes, activation, out, first, last, scratch);
-        else
-            kernels.floats(x, rows, floats, activation, out, first, last);
+    share_panels(team, outputs_, inputs_, rows,
+                 [&](int first, int last) { kernels.floats(x, rows, floats, activation, out, first, last); });
+}
+
+void multiply_codes(const Kernels& kernels, Pool& pool, int threads, const CodeMatrix& codes, const float* x, int rows,
+                    Activation activation, float* out) {
+    if (rows < 0 || rows >= kMost) throw InputError("too many rows at once");
+    RoundedRows rounded;
+    rounded.hold(rows, codes.inputs);
+    // Nothing in a parallel region may throw: the others would wait for ever.
+    std::vector<Memory<std::uint8_t>> memory(std::max(1, std::min(threads, pool.threads())));
+    for (auto& each : memory) each.resize(scratch_bytes(codes.inputs, codes.bits));
+    pool.run(threads, [&](Team& team, int thread) {
+        team.share(parts_of(rows, kRows),
+                   [&](int tile) { kernels.quantize(x, rows, codes.inputs, rounded.view(), tile, tile + 1); });
+        share_codes(kernels, team, codes, rounded.view(), rows, activation, out, memory[thread].data());
     });
 }
 
 void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
                       float* out) const {
+    if (rounds()) return multiply_codes(kernels, pool, threads, codes(), x, rows, activation, out);
     if (rows < 0 || rows >= kMost) throw InputError("too many rows at once");
-    RoundedRows rounded;
-    if (rounds()) rounded.hold(rows, inputs_);
-    // Nothing in a parallel region may throw: the others would wait for ever.
-    std::vector<Memory<std::uint8_t>> memory(std::max(1, std::min(threads, pool.threads())));
-    for (auto& each : memory) each.resize(scratch());
-    pool.run(threads, [&](Team& team, int thread) {
-        if (rounds())
-            team.share(parts_of(rows, kRows),
-                       [&](int tile) { kernels.quantize(x, rows, inputs_, rounded.view(), tile, tile + 1); });
-        product(kernels, team, x, rounded.view(), rows, activation, out, memory[thread].data());
-    });
+    pool.run(threads,
+             [&](Team& team, int) { product(kernels, team, x, QuantizedRows(), rows, activation, out, nullptr); });
 }
 
 void Table::add_row(int row, float* to) const {

@@ -47,7 +47,9 @@ def floats(rows, bias=None):
 def exact(x, codes, scales, bias, group=None):
     """Integer sums of each group in 64 bits, everything after them in 64 bits too."""
     largest = np.abs(x).max(axis=1, keepdims=True)
-    steps = np.where(largest > 0, np.float32(127) / np.where(largest > 0, largest, 1), np.float32(1)).astype(np.float32)
+    steps = np.where(largest > 0, 1 / np.where(largest > 0, largest, 1) * np.float32(127), np.float32(1)).astype(
+        np.float32
+    )
     whole = np.rint((x * steps).astype(np.float32)).astype(np.int64)
     table, size = scales.reshape(len(codes), -1), group or codes.shape[1]
     total = 0

@@ -94,11 +94,9 @@ def _untied(model: nn.Module) -> dict[str, Tensor]:
         state.pop(name, None)
     if not hasattr(model, "save_pretrained"):
         return state
-    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+    from slimformer.operators import without_tied
 
-    transformer: Any = model
-    untied: dict[str, Tensor] = remove_tied_weights_from_state_dict(state, transformer)
-    return untied
+    return without_tied(state, model)
 
 
 def _folder_fingerprint(folder: Path) -> str:

@@ -62,6 +62,7 @@ def _show_runtime(model: str | None, as_json: bool) -> None:
             facts |= {"model": model, "runs": True}
         except EngineError as error:
             facts |= {"model": model, "runs": False, "reason": error.reason}
+        facts |= _operators(model)
     if as_json:
         print_json(facts)
         return
@@ -69,6 +70,24 @@ def _show_runtime(model: str | None, as_json: bool) -> None:
     print_line(f"kernels for {facts['instruction_set']} on {facts['threads']} threads; this machine has {names}")
     if model is not None:
         print_line(f"the native engine runs `{model}`" if facts["runs"] else facts["reason"])
+    if "by_operators" in facts:
+        print_line(
+            f"in torch, {facts['by_operators']} packed weights run by operators and {facts['expanded']} as floats"
+        )
+
+
+def _operators(model: str) -> dict[str, Any]:
+    """How many packed weights of an artifact torch runs by operators, and how many as floats; nothing for others."""
+    from slimformer.artifact import read_manifest
+    from slimformer.artifact.loading import load_model
+    from slimformer.files import as_path
+    from slimformer.inference.source import is_artifact
+    from slimformer.operators import coverage
+
+    if not is_artifact(model) or not read_manifest(model).model.storage.startswith("packed"):
+        return {}
+    counted = coverage(load_model(as_path(model)))
+    return {"by_operators": len(counted.packed), "expanded": len(counted.expanded)}
 
 
 def _summary(model: str, anatomy: Anatomy, census: Census) -> dict[str, Any]:

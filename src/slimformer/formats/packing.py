@@ -13,7 +13,7 @@ from torch import Tensor
 from slimformer.errors import FormatError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
 
     from slimformer.formats.layout import Layout
     from slimformer.formats.number import NumberFormat
@@ -155,7 +155,7 @@ class PackedWeight:
     Args:
         format: What the codes are.
         layout: How they lie in bytes; one of the format's.
-        codes: uint8, [out, bytes].
+        held: The codes, uint8, [out, bytes]; or what gives them, where they are held in another order.
         scales: [1, 1], [out, 1] or [out, groups], in the precision of the weight.
         columns: Codes of a row.
         group_size: Columns that share a scale; None for all.
@@ -164,11 +164,16 @@ class PackedWeight:
 
     format: NumberFormat
     layout: Layout
-    codes: Tensor
+    held: Tensor | Callable[[], Tensor]
     scales: Tensor
     columns: int
     group_size: int | None = None
     transposed: bool = False
+
+    @property
+    def codes(self) -> Tensor:
+        """The codes as they lie in a file, uint8, [out, bytes]."""
+        return self.held if isinstance(self.held, Tensor) else self.held()
 
     @classmethod
     def of(
@@ -197,7 +202,7 @@ class PackedWeight:
     def replaced(self, codes: Tensor, scales: Tensor) -> PackedWeight:
         """The same kind of weight with other codes, int8 [out, in], and their scales."""
         packed = pack(codes.contiguous(), self.layout)
-        return replace(self, codes=packed, scales=scales.contiguous(), columns=codes.shape[-1])
+        return replace(self, held=packed, scales=scales.contiguous(), columns=codes.shape[-1])
 
     def bytes_at(self, rows: int, columns: int) -> int:
         """Bytes that the first rows and columns take, scales included."""

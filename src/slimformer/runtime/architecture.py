@@ -155,7 +155,10 @@ HEADS: dict[str, dict[str, Head]] = {
 def architecture_of(kind: str, name: str) -> Architecture:
     """What the engine knows of a family; `name` is that of the model, for the message."""
     if kind not in ARCHITECTURES:
-        raise EngineError(f"the engine does not run `{kind}` of `{name}`; it runs {', '.join(ARCHITECTURES)}")
+        raise EngineError(
+            f"the engine does not run `{kind}` of `{name}`; it runs {', '.join(ARCHITECTURES)}, and without "
+            "`--engine native` packed weights of any family run by operators in torch"
+        )
     return ARCHITECTURES[kind]
 
 

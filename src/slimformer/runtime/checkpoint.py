@@ -58,9 +58,13 @@ class Codes:
     @property
     def rule(self) -> tuple[int, ...]:
         """How the kernels are told of the layout."""
-        layout = self.layout
-        ends = layout.allowed[0], layout.allowed[-1]
-        return layout.base, layout.digits, layout.lowest, layout.stride, layout.bytes, *ends
+        return rule_of(self.layout)
+
+
+def rule_of(layout: layouts.Layout) -> tuple[int, ...]:
+    """How the kernels are told of a layout."""
+    ends = layout.allowed[0], layout.allowed[-1]
+    return layout.base, layout.digits, layout.lowest, layout.stride, layout.bytes, *ends
 
 
 def read_tensors(folder: Path) -> dict[str, Array]:

@@ -170,6 +170,8 @@ def unround_activations(model: nn.Module) -> nn.Module:
     for block in anatomy.blocks:
         set_operand_rounding(block, None)
     for module in anatomy.model.modules():
+        if isinstance(module, RoundsInput):
+            module.input_rounding = None
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for key in [key for key, hook in hooks.items() if isinstance(hook, _Hook)]:
                 del hooks[key]
@@ -186,6 +188,23 @@ def unrounded(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         if rounding is not None:
             round_activations(model, rounding)
+
+
+@contextmanager
+def in_floats(model: nn.Module) -> Iterator[nn.Module]:
+    """A model that computes with floats only inside the `with` block, as it does where there are no operators.
+
+    What is recorded of a model, and compared elsewhere, is asked so: a value that lies near the middle of two steps may
+    become another one where a sum of floats comes in another order.
+    """
+    modules = [module for module in model.modules() if isinstance(module, RoundsInput)]
+    for module in modules:
+        module.by_operator = False
+    try:
+        yield model
+    finally:
+        for module in modules:
+            module.by_operator = True
 
 
 def tied_head(anatomy: Anatomy) -> nn.Module | None:
@@ -212,9 +231,20 @@ def _stored(module: nn.Module) -> Any:
     return views["weight"].original if views is not None and "weight" in views else module.weight
 
 
+class RoundsInput(nn.Module):
+    """A module that rounds its input itself, where it is told how, and may multiply by an operator."""
+
+    input_rounding: Rounding | None = None
+    by_operator: bool = True
+
+
 def _round_input(modules: Sequence[nn.Module], rounding: Rounding) -> None:
-    hook = _RoundInput(rounding, len(modules))
+    others = [module for module in modules if not isinstance(module, RoundsInput)]
     for module in modules:
+        if isinstance(module, RoundsInput):
+            module.input_rounding = rounding
+    hook = _RoundInput(rounding, len(others))
+    for module in others:
         module.register_forward_pre_hook(hook)
 
 

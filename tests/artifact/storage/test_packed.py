@@ -24,6 +24,7 @@ from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.registry import FORMATS
 from slimformer.views import bake, packed_weights, quantized_weights, rounding_of
+from slimformer.views.rounding import in_floats
 from tests import zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 
@@ -56,8 +57,9 @@ def quantized(model, **options):
 
 
 def answers(model, inputs):
+    """What a model computes with floats; `tests/operators` compares that with operators."""
     torch.manual_seed(0)  # masked autoencoders draw what they hide
-    with torch.no_grad():
+    with torch.no_grad(), in_floats(model):
         return [value for value in model(**inputs).values() if torch.is_tensor(value)]
 
 
@@ -102,7 +104,7 @@ def test_the_bare_encoder_is_read_from_a_packed_classifier(tmp_path):
     model.save_pretrained(tmp_path / "out")
     bare = hf.AutoModel.from_pretrained(tmp_path / "out")
     ids = torch.randint(0, 40, (2, 9))
-    with torch.no_grad():
+    with torch.no_grad(), in_floats(bare):
         assert torch.equal(bare(ids).last_hidden_state, model.bert(ids).last_hidden_state)
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, FiniteFloat, JsonValue, ValidationError
@@ -136,14 +135,18 @@ def ask(model: PreTrainedModel, inputs: Mapping[str, ProbeInput], *, rounded: bo
     """Run the batch through `model` in eval mode and sample every output; the model is left as it was."""
     import torch
 
-    from slimformer.views.rounding import unrounded
+    from slimformer.views.rounding import in_floats, unrounded
 
     training = [module for module in model.modules() if module.training]
     batch = {name: _place(recorded.tensor(), model) for name, recorded in inputs.items()}
     model.eval()
     try:
         # Seeded for the few models that draw numbers in eval mode too.
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), nullcontext() if rounded else unrounded(model):
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            in_floats(model) if rounded else unrounded(model),
+        ):
             torch.manual_seed(0)
             answer: Any = model(**batch, output_hidden_states=True, return_dict=True)
     except Exception as error:

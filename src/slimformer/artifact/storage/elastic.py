@@ -141,9 +141,11 @@ class WithSizes(PlainStorage):
         base: str | Path | None,
         cast_base: bool = False,
     ) -> PreTrainedModel:
-        """Load the largest size and nest the others in it."""
+        """Load the largest size and nest the others in it; a view of a packed weight would expand it at each call."""
+        from slimformer.operators import expand
+
         model = super().read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
-        nest_sizes(folder, model)
+        nest_sizes(folder, expand(model))
         return model
 
     def card(self, manifest: Manifest) -> str:

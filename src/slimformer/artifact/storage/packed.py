@@ -1,6 +1,6 @@
 """Packed models: which weights are packed, what their file holds, and how the folder is read.
 
-A model that was quantized or loaded packed computes with floats; `slimformer.views.packed` keeps their packed form.
+`slimformer.views.packed` keeps the packed form of weights, which are floats beside it where no operator reads them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def keep_packed(model: nn.Module, weights: Mapping[str, PackedWeight]) -> None:
         model: A model without views.
         weights: Name of the weight in the model's state → its packed form.
     """
-    forget_packed(model)
+    from slimformer.operators import expand
+
+    forget_packed(expand(model))
     state = model.state_dict(keep_vars=True)
     with torch.no_grad():
         for name, packed in weights.items():
@@ -59,7 +61,7 @@ def keep_quantized(model: nn.Module, weights: Iterable[QuantizedWeight], small: 
         weights: What `quantized_weights` gave before it.
         small: Whether formats that have a smaller layout are stored in it.
     """
-    stored = _names_in_file(model)
+    stored = stored_tensors(model)
     packed = {}
     for weight in weights:
         # Of a weight that is tied, the file has one name only.
@@ -103,18 +105,22 @@ def file_tensors(model: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Te
     return tensors
 
 
-def _names_in_file(model: nn.Module) -> set[str]:
-    from transformers.modeling_utils import remove_tied_weights_from_state_dict
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that a plain checkpoint of a model would hold: of weights that are tied, one."""
+    from slimformer.operators import without_tied
 
-    transformer: Any = model
-    return set(remove_tied_weights_from_state_dict(model.state_dict(), transformer))
+    return without_tied(model.state_dict(), model)
 
 
 def _check_unchanged(packed: Mapping[str, PackedWeight], stored: Mapping[str, Any]) -> None:
+    from slimformer.operators import PackedTensor
+
     for name, weight in packed.items():
         if name not in stored:
             raise ArtifactError(f"`{name}` is packed and is not among the weights of a checkpoint of this family")
         held = stored[name].detach()
+        if isinstance(held, PackedTensor):  # nothing changes it
+            continue
         # A model may be held in a shorter type than its scales are of; what it holds is rounded from the packed weight.
         if not torch.equal(held, weight.weight().to(held)):
             raise ArtifactError(

@@ -18,7 +18,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.artifact.layout import PACKED
-from slimformer.artifact.storage.packed import file_tensors
+from slimformer.artifact.storage.packed import file_tensors, stored_tensors
 from slimformer.artifact.storage.plain import save_under
 from slimformer.errors import ArtifactError, FormatError, describe
 from slimformer.formats import PackedWeight, find_layout
@@ -125,7 +125,7 @@ def _known(layout: str) -> str:
 
 @register_quantizer(METHOD)
 class PackedQuantizer(HfQuantizer):
-    """Loads packed weights as the float ones they stand for, and rounds activations as the model was trained to."""
+    """Loads packed weights as they are, or as floats where no operator reads them, and rounds activations."""
 
     requires_calibration = True
     quantization_config: PackedConfig
@@ -150,6 +150,7 @@ class PackedQuantizer(HfQuantizer):
         return None if _is_unpacking(converter) else super().get_new_dtype(converter, param, dtype)
 
     def _process_model_after_weight_loading(self, model: PreTrainedModel, **kwargs: Any) -> PreTrainedModel:
+        from slimformer.operators import expand_others, give_operators
         from slimformer.views import Rounding, round_activations
 
         _raise_fault(model)
@@ -159,17 +160,17 @@ class PackedQuantizer(HfQuantizer):
         loaded: Any = model
         loaded._weight_conversions = [each for each in loaded._weight_conversions if not _is_unpacking(each)] or None
         save_under(model, PACKED)
+        give_operators(model)
         if self.quantization_config.activations is not None:
             round_activations(model, Rounding(**self.quantization_config.activations))
+        expand_others(model)
         return model
 
     def get_state_dict_and_metadata(self, model: PreTrainedModel) -> tuple[dict[str, Tensor], dict[str, str]]:
         """What `save_pretrained` writes, described as it is written now."""
-        from transformers.modeling_utils import remove_tied_weights_from_state_dict
-
         self.quantization_config.version = VERSION
         model.config.quantization_config = self.quantization_config
-        return file_tensors(model, remove_tied_weights_from_state_dict(model.state_dict(), model)), {}
+        return file_tensors(model, stored_tensors(model)), {}
 
     def is_serializable(self) -> bool:
         """Packed models can be saved again."""
@@ -214,7 +215,7 @@ def _raise_fault(model: nn.Module) -> None:
 
 
 class Unpack(ConversionOps):
-    """Turns codes and scales into the weight they stand for, and lets the model keep the packed form."""
+    """Makes one weight of codes and scales, held packed where the operators read it."""
 
     def __init__(self, layout: str, group_size: int | None) -> None:
         self.layout = layout
@@ -225,18 +226,21 @@ class Unpack(ConversionOps):
         self, input_dict: dict[str, Any], source_patterns: list[str], target_patterns: list[str], **kwargs: Any
     ) -> dict[str, Any]:
         """The weight, by its full name."""
+        from slimformer.operators import hold_packed
+
         name: str = kwargs["full_layer_name"]
         model: PreTrainedModel = kwargs["model"]
         module = model.get_submodule(name.rpartition(".")[0])
         held = cast("Tensor", module.weight)
         try:
             packed = self._read(input_dict, module, held)
-            weight = packed.weight().to(held.dtype)
+            placed = hold_packed(packed, held.dtype)
+            weight = packed.weight().to(held.dtype) if placed is None else placed[1]
         except (ArtifactError, FormatError) as error:
             # Transformers would hide it in a report; it is raised when all weights have been read.
             model.__dict__.setdefault(_FAULT, f"`{name}` cannot be unpacked: {error}")
             return {name: torch.zeros(held.shape, dtype=held.dtype)}
-        set_packed(module, packed)
+        set_packed(module, packed if placed is None else placed[0])
         return {name: weight}
 
     def _read(self, tensors: dict[str, Any], module: nn.Module, held: Tensor) -> PackedWeight:

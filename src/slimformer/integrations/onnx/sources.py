@@ -146,7 +146,7 @@ def _in_float(model: PreTrainedModel) -> PreTrainedModel:
     """A copy on the CPU in float32, whose packed weights are exactly what their codes say."""
     copied: PreTrainedModel = copy.deepcopy(model).to("cpu", torch.float32)  # type: ignore[arg-type]
     on_cpu = {
-        name: replace(weight, codes=weight.codes.cpu(), scales=weight.scales.cpu().float())
+        name: replace(weight, held=weight.codes.cpu(), scales=weight.scales.cpu().float())
         for name, weight in packed_weights(copied).items()
     }
     keep_packed(copied, on_cpu)

@@ -1,0 +1,223 @@
+"""A weight that stays packed and is a tensor none the less: of the shape and type of the float weight it stands for.
+
+Models, Transformers and torch find a parameter where they look for one. What multiplies with it or looks rows up in it
+by an operator reads its codes; whatever else is done with it is done with the float weight, which is made for that and
+forgotten. It is not changed in place. Elsewhere than on the CPU it holds the float weight instead.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from slimformer.errors import FormatError
+from slimformer.operators.registered import decoded
+
+if TYPE_CHECKING:
+    from slimformer.operators.panels import Panels
+    from slimformer.operators.registered import Weight
+
+_ATEN = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a packed tensor is besides its bytes.
+
+    Args:
+        rows: Rows of the codes.
+        columns: Columns of the codes.
+        rule: The layout they had in a file, as the kernels are told of it.
+        group: Columns that share a scale.
+        transposed: Whether the module holds the weight as [in, out].
+    """
+
+    rows: int
+    columns: int
+    rule: tuple[int, ...]
+    group: int
+    transposed: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The shape the module expects."""
+        return (self.columns, self.rows) if self.transposed else (self.rows, self.columns)
+
+
+class PackedTensor(Tensor):
+    """A packed weight in the place of a float one.
+
+    Args:
+        panels: The codes, in the order of the kernels.
+        scales: Their scales.
+        form: What else there is to know.
+        dtype: The type of the float weight it stands for.
+        expanded: That weight, where it is elsewhere than on the CPU.
+    """
+
+    panels: Tensor
+    scales: Tensor
+    form: Form
+    expanded: Tensor | None
+
+    @staticmethod
+    def __new__(
+        cls, panels: Tensor, scales: Tensor, form: Form, dtype: torch.dtype, expanded: Tensor | None = None
+    ) -> PackedTensor:
+        """A tensor without memory of its own, of the shape and type of the float weight."""
+        device = panels.device if expanded is None else expanded.device
+        made: PackedTensor = torch.Tensor._make_wrapper_subclass(cls, form.shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        return made
+
+    def __init__(
+        self, panels: Tensor, scales: Tensor, form: Form, dtype: torch.dtype, expanded: Tensor | None = None
+    ) -> None:
+        self.panels = panels
+        self.scales = scales
+        self.form = form
+        self.expanded = expanded
+
+    @classmethod
+    def of(cls, panels: Panels, transposed: bool, dtype: torch.dtype) -> PackedTensor:
+        """A weight that is laid out for the kernels."""
+        _, _, rows, columns, rule, group = panels.weight
+        return cls(panels.panels, panels.scales, Form(rows, columns, tuple(rule), group, transposed), dtype)
+
+    @property
+    def weight(self) -> Weight:
+        """The arguments of an operator."""
+        form = self.form
+        return self.panels, self.scales, form.rows, form.columns, list(form.rule), form.group
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that it takes in memory."""
+        parts = [self.panels, self.scales, *([] if self.expanded is None else [self.expanded])]
+        return sum(part.numel() * part.element_size() for part in parts)
+
+    def dequantize(self) -> Tensor:  # type: ignore[override]
+        """The float weight it stands for."""
+        if self.expanded is not None:
+            return self.expanded
+        weight = decoded(self.weight)
+        return (weight.mT.contiguous() if self.form.transposed else weight).to(self.dtype)
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """`x W^T + bias` with each token of `x` rounded to int8."""
+        y: Tensor = torch.ops.slimformer.linear(x, *self.weight, bias)
+        return y
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        form = self.form
+        return f"PackedTensor({list(form.shape)}, dtype={self.dtype}, codes={form.rule[0]}, group={form.group})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        parts = ["panels", "scales"] + ([] if self.expanded is None else ["expanded"])
+        return parts, (self.form, self.dtype)
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, Tensor], context: Any, size: Any, stride: Any) -> PackedTensor:
+        form, dtype = context
+        return PackedTensor(parts["panels"], parts["scales"], form, dtype, parts.get("expanded"))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedTensor:
+        if id(self) in memo:
+            already: PackedTensor = memo[id(self)]
+            return already
+        parts = [copy.deepcopy(part, memo) for part in (self.panels, self.scales, self.expanded)]
+        copied = PackedTensor(parts[0], parts[1], self.form, self.dtype, parts[2])
+        memo[id(self)] = copied
+        return _marked(copied, _marks(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _rebuilt, (self.panels, self.scales, self.form, self.dtype, self.expanded, _marks(self))
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _OWN:
+            return _OWN[func](*args, **kwargs)
+        if func._schema.is_mutable and isinstance(args[0], PackedTensor):
+            raise FormatError(
+                "a packed weight is not changed in place; make floats of the model with `slimformer unpack`, or change "
+                "it before it is quantized"
+            )
+        args, kwargs = tree_map_only(PackedTensor, PackedTensor.dequantize, (args, kwargs))
+        return func(*args, **kwargs)
+
+
+#: What one packed tensor has beyond another: that it is a parameter, what Transformers notes of it.
+def _marks(tensor: PackedTensor) -> dict[str, Any]:
+    own = ("panels", "scales", "form", "expanded")
+    return {"requires_grad": tensor.requires_grad} | {
+        name: value for name, value in tensor.__dict__.items() if name not in own
+    }
+
+
+def _marked(tensor: PackedTensor, marks: dict[str, Any]) -> PackedTensor:
+    tensor.requires_grad_(marks["requires_grad"])
+    tensor.__dict__.update({name: value for name, value in marks.items() if name != "requires_grad"})
+    return tensor
+
+
+def _rebuilt(
+    panels: Tensor, scales: Tensor, form: Form, dtype: torch.dtype, expanded: Tensor | None, marks: dict[str, Any]
+) -> PackedTensor:
+    return _marked(PackedTensor(panels, scales, form, dtype, expanded), marks)
+
+
+def _same(tensor: PackedTensor, *_: Any, **__: Any) -> PackedTensor:
+    return PackedTensor(tensor.panels, tensor.scales, tensor.form, tensor.dtype, tensor.expanded)
+
+
+def _clone(tensor: PackedTensor, **_: Any) -> PackedTensor:
+    expanded = None if tensor.expanded is None else tensor.expanded.clone()
+    return PackedTensor(tensor.panels.clone(), tensor.scales.clone(), tensor.form, tensor.dtype, expanded)
+
+
+def _to(tensor: PackedTensor, *, dtype: Any = None, device: Any = None, **_: Any) -> Tensor:
+    kind, place = dtype or tensor.dtype, torch.device(device or tensor.device)
+    if not kind.is_floating_point or place.type == "meta":
+        return tensor.dequantize().to(place, kind)
+    expanded = None if place.type == "cpu" else tensor.dequantize().to(place, kind)
+    return PackedTensor(tensor.panels, tensor.scales, tensor.form, kind, expanded)
+
+
+def _copy_from(tensor: Tensor, source: Tensor, *rest: Any, **settings: Any) -> Tensor:
+    """Into a float tensor goes the float weight; into a packed one only what is packed likewise."""
+    if not isinstance(tensor, PackedTensor):
+        plain = source.dequantize() if isinstance(source, PackedTensor) else source
+        copied: Tensor = _ATEN.copy_.default(tensor, plain, *rest, **settings)
+        return copied
+    if not isinstance(source, PackedTensor) or source.form != tensor.form or tensor.expanded is not None:
+        raise FormatError("a packed weight takes the values of one that is packed likewise, and no others")
+    tensor.panels.copy_(source.panels)
+    tensor.scales.copy_(source.scales)
+    return tensor
+
+
+def _look_up(tensor: PackedTensor, ids: Tensor, *_: Any) -> Tensor:
+    if tensor.expanded is not None or tensor.form.transposed or ids.device.type != "cpu":
+        looked_up: Tensor = _ATEN.embedding.default(tensor.dequantize(), ids)
+        return looked_up
+    rows: Tensor = torch.ops.slimformer.embedding(ids, *tensor.weight)
+    return rows.to(tensor.dtype)
+
+
+_OWN: dict[Any, Any] = {
+    _ATEN.detach.default: _same,
+    _ATEN.alias.default: _same,
+    _ATEN.clone.default: _clone,
+    _ATEN._to_copy.default: _to,
+    _ATEN.copy_.default: _copy_from,
+    _ATEN.embedding.default: _look_up,
+}
+# So that `torch.load` reads states with such tensors where it reads nothing that is not known.
+torch.serialization.add_safe_globals([_rebuilt, Form])
