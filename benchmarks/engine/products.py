@@ -28,6 +28,8 @@ ROWS = (1, 16, 128, 1024)
 NATIVE, ROUNDED = "slimformer", "slimformer, rounding included"
 ORT, ORT_ROUNDED = "ONNX Runtime, int8", "ONNX Runtime, int8, rounding included"
 PEAKS = ("maddubs", "vpdpbusd")
+#: A call begins and ends at a cost beyond that of a few rows, so it is asked for several products.
+COPIES, MANY = 16, 128
 SOURCES = Path(__file__).parent / "native"
 
 
@@ -44,11 +46,12 @@ def build(folder: Path) -> Path:
 
 
 def open_library(folder: Path) -> ctypes.CDLL:
-    """Products without the rounding before them, and the peaks."""
+    """Products without Python around them, and the peaks."""
     library = ctypes.CDLL(str(next(build(folder).glob("libproducts.*"))))
     library.product_new.restype = ctypes.c_void_p
     library.product_new.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_int]
-    library.product_run.argtypes = library.product_delete.argtypes = [ctypes.c_void_p]
+    library.product_run.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_bool]
+    library.product_delete.argtypes = [ctypes.c_void_p]
     for peak in PEAKS:
         getattr(library, f"peak_{peak}").restype = ctypes.c_double
     return library
@@ -56,19 +59,21 @@ def open_library(folder: Path) -> ctypes.CDLL:
 
 def products(arguments: argparse.Namespace) -> dict[str, Any]:
     """Billions of operations a second by inputs x outputs, rows and runtime, and the peaks in the same run."""
-    # A tiny run compiles nothing: it has no products without rounding.
+    # A tiny run compiles nothing, and has no products without rounding.
     library = None if arguments.tiny else open_library(arguments.work / "native")
     peaks = dict.fromkeys(PEAKS if library is not None else (), 0.0)
     measured: dict[str, dict[str, dict[str, float]]] = {}
     for inputs, outputs in ((64, 48),) if arguments.tiny else PRODUCTS:
         measured[f"{inputs} x {outputs}"] = {}
         for rows in ROWS[:2] if arguments.tiny else ROWS:
-            runs = _with_rounding(inputs, outputs, rows, arguments.seed)
+            copies = COPIES if rows < MANY else 1
+            runs = _with_rounding(inputs, outputs, rows, copies, arguments.seed)
             product = None
             if library is not None:
-                runs[ORT] = _onnx_product(inputs, outputs, rows)
+                runs[ORT] = _onnx_product(inputs, outputs, rows, copies)
                 product = library.product_new(instruction_set().encode(), rows, inputs, outputs)
-                runs[NATIVE] = partial(library.product_run, product)
+                runs[NATIVE] = partial(library.product_run, product, copies, False)
+                runs[ROUNDED] = partial(library.product_run, product, copies, True)
             seconds = take_turns(runs, 0 if arguments.tiny else 2)
             for peak in peaks:
                 peaks[peak] = max(peaks[peak], *(getattr(library, f"peak_{peak}")() for _ in range(5)))
@@ -76,13 +81,13 @@ def products(arguments: argparse.Namespace) -> dict[str, Any]:
                 library.product_delete(product)
             operations = 2e-9 * rows * inputs * outputs
             measured[f"{inputs} x {outputs}"][str(rows)] = {
-                name: round(operations / value, 1) for name, value in seconds.items()
+                name: round(operations * copies / value, 1) for name, value in seconds.items()
             }
         print(f"{inputs} x {outputs}", measured[f"{inputs} x {outputs}"], flush=True)
     return {"products": measured, "peaks": {name: round(1e-9 * value, 1) for name, value in peaks.items()}}
 
 
-def _with_rounding(inputs: int, outputs: int, rows: int, seed: int) -> dict[str, Callable[[], Any]]:
+def _with_rounding(inputs: int, outputs: int, rows: int, copies: int, seed: int) -> dict[str, Callable[[], Any]]:
     """Both runtimes on the same floats, after a look at whether they are right."""
     draw = np.random.default_rng(seed)
     x = draw.standard_normal((rows, inputs)).astype(np.float32)
@@ -93,10 +98,13 @@ def _with_rounding(inputs: int, outputs: int, rows: int, seed: int) -> dict[str,
     stored = {name: tensor.numpy() for name, tensor in packed.items()}
     matrix = Checkpoint("x", stored, all_biased=False).matrix("x", inputs=inputs)
     weights = draw.integers(-127, 128, (inputs, outputs)).astype(np.int8)
-    session = _session(_rounding_graph(weights))
+    constants = {"w": weights, "w_scale": np.ones((), np.float32)}
+    # What its optimizer makes of the graph that its tool for dynamic quantization writes.
+    operator = ("com.microsoft", "DynamicQuantizeMatMul")
+    session = _session(operator, ["x", "w", "w_scale"], constants, x, np.float32, copies)
     runs = {
-        ROUNDED: lambda: matrix.multiply(x, isa=instruction_set()),
-        ORT_ROUNDED: lambda: session.run(None, {"x": x})[0],
+        ROUNDED: lambda: [matrix.multiply(x, isa=instruction_set()) for _ in range(copies)][-1],
+        ORT_ROUNDED: lambda: session.run(None, {"x": x})[-1],
     }
     for name, expected in ((ROUNDED, x @ codes.T.astype(np.float32)), (ORT_ROUNDED, x @ weights.astype(np.float32))):
         error = np.linalg.norm(runs[name]() - expected) / np.linalg.norm(expected)
@@ -105,58 +113,41 @@ def _with_rounding(inputs: int, outputs: int, rows: int, seed: int) -> dict[str,
     return runs
 
 
-def _onnx_product(inputs: int, outputs: int, rows: int) -> Callable[[], Any]:
-    """`MatMulInteger` on rows that are rounded already."""
-    from onnx import TensorProto, helper, numpy_helper
-
+def _onnx_product(inputs: int, outputs: int, rows: int, copies: int) -> Callable[[], Any]:
+    """`MatMulInteger` on rows that are rounded already, a few times in one graph."""
     draw = np.random.default_rng(0)
     weights = draw.integers(-127, 128, (inputs, outputs)).astype(np.int8)
     x = draw.integers(0, 256, (rows, inputs)).astype(np.uint8)
-    zeros = [numpy_helper.from_array(np.zeros((), kind), name) for kind, name in ((np.uint8, "a"), (np.int8, "b"))]
-    node = helper.make_node("MatMulInteger", ["x", "w", "a", "b"], ["y"])
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, [None, inputs])],
-        [helper.make_tensor_value_info("y", TensorProto.INT32, [None, outputs])],
-        [numpy_helper.from_array(weights, "w"), *zeros],
-    )
-    session = _session(graph)
+    constants = {"w": weights, "x_zero": np.zeros((), np.uint8), "w_zero": np.zeros((), np.int8)}
+    session = _session(("", "MatMulInteger"), ["x", "w", "x_zero", "w_zero"], constants, x, np.int32, copies)
     exact = x[:2].astype(np.int64) @ weights.astype(np.int64)
-    if not np.array_equal(session.run(None, {"x": x})[0][:2], exact):
+    if not np.array_equal(session.run(None, {"x": x})[-1][:2], exact):
         raise AssertionError("MatMulInteger of ONNX Runtime is not exact")
     return lambda: session.run(None, {"x": x})
 
 
-def _rounding_graph(weights: Array) -> Any:
-    """What its tool for dynamic quantization makes of a matrix."""
-    from onnx import TensorProto, helper, numpy_helper
+def _session(
+    operator: tuple[str, str], inputs: list[str], constants: dict[str, Array], x: Array, kind: Any, copies: int
+) -> Any:
+    """A session of one thread with an operator as often as said, which nothing merges."""
+    import onnxruntime
+    from onnx import helper, numpy_helper
 
-    inputs, outputs = weights.shape
-    nodes = [
-        helper.make_node("DynamicQuantizeLinear", ["x"], ["rounded", "scale", "zero"]),
-        helper.make_node("MatMulInteger", ["rounded", "w", "zero", "w_zero"], ["sums"]),
-        helper.make_node("Cast", ["sums"], ["floats"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["scale", "w_scale"], ["scales"]),
-        helper.make_node("Mul", ["floats", "scales"], ["y"]),
-    ]
-    constants = {"w": weights, "w_zero": np.zeros((), np.int8), "w_scale": np.ones((), np.float32)}
-    return helper.make_graph(
-        nodes,
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, inputs])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, outputs])],
+    domain, name = operator
+    outputs = constants["w"].shape[1]
+    of = helper.np_dtype_to_tensor_dtype
+    results = [f"y{copy}" for copy in range(copies)]
+    graph = helper.make_graph(
+        [helper.make_node(name, inputs, [each], domain=domain) for each in results],
+        "products",
+        [helper.make_tensor_value_info("x", of(x.dtype), [None, x.shape[1]])],
+        [helper.make_tensor_value_info(each, of(np.dtype(kind)), [None, outputs]) for each in results],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
-
-
-def _session(graph: Any) -> Any:
-    """A session of one thread."""
-    import onnxruntime
-    from onnx import helper
-
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = 1
     settings.log_severity_level = 3
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     return onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])

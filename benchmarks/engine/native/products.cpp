@@ -1,4 +1,4 @@
-// A product of rounded activations with a ternary matrix by one thread, without the rounding before it.
+// A product with a ternary matrix by one thread, with and without the rounding of the activations before it.
 #include <algorithm>
 
 #include "dispatch.h"
@@ -12,6 +12,7 @@ struct Product {
     const Kernels* kernels;
     int rows;
     std::shared_ptr<Matrix> matrix;
+    std::vector<float> x;
     RoundedRows rounded;
     std::vector<float> out;
     Memory<std::uint8_t> scratch;
@@ -26,21 +27,27 @@ Product* product_new(const char* instruction_set, int rows, int inputs, int outp
     const Kernels* kernels = find_kernels(instruction_set);
     if (kernels == nullptr) return nullptr;
     std::mt19937 draw(0);
-    auto* product = new Product{kernels, rows, random_matrix(outputs, inputs, draw), {}, {}, {}};
+    auto* product = new Product{kernels, rows, random_matrix(outputs, inputs, draw), {}, {}, {}, {}};
     std::normal_distribution<float> normal;
-    std::vector<float> x(static_cast<std::size_t>(rows) * inputs);
-    std::generate(x.begin(), x.end(), [&] { return normal(draw); });
+    product->x.resize(static_cast<std::size_t>(rows) * inputs);
+    std::generate(product->x.begin(), product->x.end(), [&] { return normal(draw); });
     product->rounded.hold(rows, inputs);
-    kernels->quantize(x.data(), rows, inputs, product->rounded.view(), 0, parts_of(rows, kRows));
+    kernels->quantize(product->x.data(), rows, inputs, product->rounded.view(), 0, parts_of(rows, kRows));
     product->out.resize(static_cast<std::size_t>(rows) * outputs);
     product->scratch.resize(product->matrix->scratch());
     return product;
 }
 
-void product_run(Product* product) {
+void product_run(Product* product, int times, bool rounding) {
     Team alone(1);
-    product->matrix->product(*product->kernels, alone, nullptr, product->rounded.view(), product->rows,
-                             Activation::none, product->out.data(), product->scratch.data());
+    const QuantizedRows rounded = product->rounded.view();
+    for (int time = 0; time < times; time++) {
+        if (rounding)
+            product->kernels->quantize(product->x.data(), product->rows, product->matrix->inputs(), rounded, 0,
+                                       parts_of(product->rows, kRows));
+        product->matrix->product(*product->kernels, alone, nullptr, rounded, product->rows, Activation::none,
+                                 product->out.data(), product->scratch.data());
+    }
 }
 
 void product_delete(Product* product) { delete product; }
