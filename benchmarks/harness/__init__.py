@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 RESULTS = Path(__file__).parents[1] / "results"
 #: How the names of instruction sets begin that change how fast products are, and their last bits.
@@ -99,15 +99,17 @@ def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) ->
         write(name, arguments, result)
 
 
-def write(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
-    """Write a result to benchmarks/results/NAME.json, whole or not at all."""
+def write(name: str, arguments: argparse.Namespace, result: Mapping[str, Any], peers: Sequence[str] = ()) -> None:
+    """Write a result to benchmarks/results/NAME.json, whole or not at all; `peers` are packages it compares with."""
+    packages = ("slimformer", "torch", "transformers", "numpy", *filter(importlib.util.find_spec, peers))
+    script = Path(sys.argv[0]).name
     record = {
         "benchmark": name,
-        "command": shlex.join(["python", f"benchmarks/{name}.py", *map(_without_folders, sys.argv[1:])]),
+        "command": shlex.join(["python", f"benchmarks/{script}", *map(_without_folders, sys.argv[1:])]),
         "seed": arguments.seed,
-        "versions": {package: version(package) for package in ("slimformer", "torch", "transformers", "numpy")},
+        "versions": {package: version(package) for package in packages},
         "machine": {
-            "processor": _cpuinfo("model name") or platform.processor(),
+            "processor": processor(),
             "instructions": [flag for flag in _cpuinfo("flags").split() if flag.startswith(INSTRUCTIONS)],
             "cores": os.cpu_count(),
             "threads": arguments.threads,
@@ -131,6 +133,11 @@ def kept(name: str) -> dict[str, Any]:
     """The result kept last, for benchmarks that add to it run by run."""
     path = RESULTS / f"{name}.json"
     return json.loads(path.read_text())["result"] if path.exists() else {}
+
+
+def processor() -> str:
+    """What the processor calls itself."""
+    return _cpuinfo("model name") or platform.processor()
 
 
 def _cpuinfo(name: str) -> str:
