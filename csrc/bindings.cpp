@@ -1,122 +1,13 @@
 // The kernels for Python: arrays of NumPy, or of anything that speaks DLPack, in and out.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
-#include <nanobind/stl/shared_ptr.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
-#include <nanobind/stl/vector.h>
-#include <pthread.h>
-#include <unistd.h>
+#include "bindings.h"
 
 #include <algorithm>
-#include <optional>
 
-#include "dispatch.h"
 #include "encoder.h"
 
-namespace nb = nanobind;
 using namespace slimformer;
 
 namespace {
-
-template <class Number, int axes>
-using Array = nb::ndarray<const Number, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-using Answer = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
-
-// Threads do not live on in a forked process, which gets its own; nor does whoever held the lock there.
-Pool& pool() {
-    static std::mutex* mutex = new std::mutex;
-    static pid_t owner = 0;
-    static Pool* shared = nullptr;
-    static const int watched = pthread_atfork(nullptr, nullptr, [] { mutex = new std::mutex; });
-    (void)watched;
-    const std::lock_guard<std::mutex> lock(*mutex);
-    if (owner != getpid()) {
-        shared = new Pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-        owner = getpid();
-    }
-    return *shared;
-}
-
-const Kernels& kernels_of(const std::string& name) {
-    const Kernels* kernels = find_kernels(name.empty() ? nullptr : name.c_str());
-    if (kernels == nullptr) throw InputError("this machine has no kernels `" + name + "`");
-    return *kernels;
-}
-
-// The value of an enumeration by its name.
-template <class Value>
-Value named(const char* what, const std::string& name, std::initializer_list<const char*> names) {
-    int value = 0;
-    for (const char* each : names) {
-        if (name == each) return static_cast<Value>(value);
-        value++;
-    }
-    throw InputError("there is no " + std::string(what) + " `" + name + "`");
-}
-
-Activation activation_of(const std::string& name) {
-    return named<Activation>("activation", name, {"none", "gelu", "relu", "silu", "tanh"});
-}
-
-void need(bool fits, const char* what) {
-    if (!fits) throw InputError(what);
-}
-
-// Python's lock is given back while it lives. A thread that asks for the lock when the interpreter has begun to end is
-// ended by Python before 3.14, which unwinds its stack, and C++ aborts at the first function that must not be left so;
-// it waits for the end of the process instead, as it does since.
-class WithoutLock {
-   public:
-    WithoutLock() : state_(PyEval_SaveThread()) {}
-    ~WithoutLock() {
-        try {
-            PyEval_RestoreThread(state_);
-        } catch (...) {
-            for (;;) pause();
-        }
-    }
-    WithoutLock(const WithoutLock&) = delete;
-    WithoutLock& operator=(const WithoutLock&) = delete;
-
-   private:
-    PyThreadState* const state_;
-};
-
-// Memory for an array of NumPy, which owns it.
-template <class Number>
-nb::ndarray<nb::numpy, Number, nb::ndim<2>> new_array(std::size_t rows, std::size_t columns) {
-    Number* memory = new Number[rows * columns];
-    nb::capsule owner(memory, [](void* each) noexcept { delete[] static_cast<Number*>(each); });
-    return {memory, {rows, columns}, owner};
-}
-
-Answer make_answer(std::size_t rows, std::size_t columns) { return new_array<float>(rows, columns); }
-
-// A layout as Python tells it: base, digits, lowest code, stride, bytes, and the first and last code that is used.
-using LayoutNumbers = std::tuple<int, int, int, int, int, int, int>;
-
-Layout layout_of(const LayoutNumbers& numbers) {
-    const auto [base, digits, lowest, stride, bytes, first, last] = numbers;
-    return {base, digits, lowest, stride, bytes, first, last};
-}
-
-PackedRows packed_rows(const Array<std::uint8_t, 2>& codes, const Array<float, 2>& scales, int columns, int group,
-                       const LayoutNumbers& layout) {
-    need(codes.shape(0) < 1u << 31, "a table of this size");
-    const PackedRows rows = {codes.data(), scales.data(), static_cast<int>(codes.shape(0)), columns, group,
-                             layout_of(layout)};
-    rows.check();
-    need(codes.shape(1) == rows.row_bytes(), "codes of another number of columns");
-    need(scales.shape(0) == codes.shape(0) && scales.shape(1) == rows.groups(), "one scale for each row and group");
-    return rows;
-}
-
-const float* bias_of(const std::optional<Array<float, 1>>& bias, std::size_t rows) {
-    need(!bias || bias->size() == rows, "one bias for each row");
-    return bias ? bias->data() : nullptr;
-}
 
 void set_codes(Matrix& matrix, int first, const Array<std::uint8_t, 2>& codes, const Array<float, 2>& scales, int group,
                const LayoutNumbers& layout, const std::optional<Array<float, 1>>& bias) {
@@ -145,89 +36,9 @@ Answer multiply(const Matrix& matrix, const Array<float, 2>& x, const std::strin
     return out;
 }
 
-// Codes and scales in the order that the kernels read, for callers that keep them: [panels][bytes] and
-// [groups][outputs, rounded up]. What is made of them later needs no memory beside them.
-nb::tuple make_panels(const Array<std::uint8_t, 2>& codes, const Array<float, 2>& scales, int columns, int group,
-                      const LayoutNumbers& layout) {
-    const PackedRows rows = packed_rows(codes, scales, columns, group, layout);
-    Matrix matrix(rows.rows, columns, rows.layout, group);
-    matrix.set_rows(0, rows, nullptr);
-    const CodeMatrix made = matrix.codes();
-    auto panels = new_array<std::uint8_t>(parts_of(rows.rows, kColumns), panel_bytes(columns, made.bits));
-    auto panel_scales = new_array<float>(parts_of(columns, made.group), padded(rows.rows, kColumns));
-    std::copy_n(made.panels, panels.size(), panels.data());
-    std::copy_n(made.scales, panel_scales.size(), panel_scales.data());
-    return nb::make_tuple(panels, panel_scales);
-}
-
-// What `make_panels` gave.
-struct Panels {
-    Array<std::uint8_t, 2> panels;
-    Array<float, 2> scales;
-    int outputs, inputs, group;
-    LayoutNumbers layout;
-
-    CodeMatrix view() const {
-        CodeMatrix codes = code_matrix(outputs, inputs, layout_of(layout), group);
-        need(panels.shape(0) == static_cast<std::size_t>(parts_of(outputs, kColumns)) &&
-                 panels.shape(1) == panel_bytes(inputs, codes.bits),
-             "panels of another matrix");
-        need(scales.shape(0) == static_cast<std::size_t>(parts_of(inputs, codes.group)) &&
-                 scales.shape(1) == padded(outputs, kColumns),
-             "scales of another matrix");
-        codes.panels = panels.data(), codes.scales = scales.data();
-        return codes;
-    }
-};
-
-Answer multiply_panels(const Panels& panels, const Array<float, 2>& x, const std::optional<Array<float, 1>>& bias,
-                       int threads, const std::string& isa) {
-    CodeMatrix codes = panels.view();
-    need(static_cast<int>(x.shape(1)) == codes.inputs, "inputs of another width than the matrix");
-    need(x.shape(0) < kMost, "too many rows at once");
-    Memory<float> whole_bias(padded(codes.outputs, kColumns), 0.0f);
-    if (const float* given = bias_of(bias, codes.outputs)) std::copy_n(given, codes.outputs, whole_bias.data());
-    codes.bias = whole_bias.data();
-    const Kernels& kernels = kernels_of(isa);
-    const int rows = static_cast<int>(x.shape(0));
-    Answer out = make_answer(rows, codes.outputs);
-    {
-        const WithoutLock unlocked;
-        multiply_codes(kernels, pool(), threads, codes, x.data(), rows, Activation::none, out.data());
-    }
-    return out;
-}
-
-Answer look_up(const Panels& panels, const Array<std::int64_t, 1>& ids) {
-    const CodeMatrix codes = panels.view();
-    for (std::size_t i = 0; i < ids.size(); i++)
-        if (ids.data()[i] < 0 || ids.data()[i] >= codes.outputs) throw nb::index_error("index out of range in self");
-    Answer out = make_answer(ids.size(), codes.inputs);
-    const WithoutLock unlocked;
-    const std::size_t outputs = padded(codes.outputs, kColumns);
-    std::vector<std::int8_t> row(codes.inputs);
-    for (std::size_t i = 0; i < ids.size(); i++) {
-        const int id = static_cast<int>(ids.data()[i]);
-        float* to = out.data() + i * codes.inputs;
-        read_row(codes, id, row.data());
-        for (int k = 0; k < codes.inputs; k++)
-            to[k] = static_cast<float>(row[k]) * codes.scales[k / codes.group * outputs + id];
-    }
-    return out;
-}
-
-nb::ndarray<nb::numpy, std::int8_t, nb::ndim<2>> codes_of(const Panels& panels) {
-    const CodeMatrix codes = panels.view();
-    auto out = new_array<std::int8_t>(codes.outputs, codes.inputs);
-    const WithoutLock unlocked;
-    for (int row = 0; row < codes.outputs; row++)
-        read_row(codes, row, out.data() + static_cast<std::size_t>(row) * codes.inputs);
-    return out;
-}
-
-FloatNorm make_norm(const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon) {
+FloatNorm make_norm(const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon, bool centred) {
     need(weight.size() >= 1 && (!bias || bias->size() == weight.size()), "a norm with one bias for each weight");
-    FloatNorm norm = {{weight.data(), weight.data() + weight.size()}, std::vector<float>(weight.size(), 0.0f), epsilon};
+    FloatNorm norm = {{weight.data(), weight.data() + weight.size()}, std::vector<float>(weight.size(), 0.0f), epsilon, centred};
     if (bias) std::copy_n(bias->data(), bias->size(), norm.bias.data());
     return norm;
 }
@@ -243,34 +54,6 @@ struct BoundEncoder {
     std::unique_ptr<Encoder> encoder;
     std::vector<nb::object> tables;
 };
-
-template <class Weight>
-const Weight* float_table(const Array<Weight, 2>& given, Table& table) {
-    need(given.shape(0) < 1u << 31 && given.shape(1) < kMost, "a table of this size");
-    table.rows = static_cast<int>(given.shape(0));
-    table.columns = static_cast<int>(given.shape(1));
-    return given.data();
-}
-
-// Rows to look up: nothing, floats, bits of bfloat16, or codes with scales, columns, columns of a group, and layout.
-Table table_of(nb::handle given) {
-    Table table;
-    if (given.is_none()) return table;
-    if (!nb::isinstance<nb::tuple>(given)) {
-        if (Array<std::uint16_t, 2> bits; nb::try_cast(given, bits, false))
-            table.bfloat16 = float_table(bits, table);
-        else
-            table.floats = float_table(nb::cast<Array<float, 2>>(given, false), table);
-        return table;
-    }
-    const nb::tuple parts = nb::cast<nb::tuple>(given);
-    need(parts.size() == 5, "codes, scales, columns, columns of a group and layout of a packed table");
-    table.columns = nb::cast<int>(parts[2]);
-    table.packed = packed_rows(nb::cast<Array<std::uint8_t, 2>>(parts[0], false), nb::cast<Array<float, 2>>(parts[1], false),
-                               table.columns, nb::cast<int>(parts[3]), nb::cast<LayoutNumbers>(parts[4]));
-    table.rows = table.packed.rows;
-    return table;
-}
 
 Answer answer(const BoundEncoder& bound, const Input& input, int threads, const std::string& isa) {
     const Encoder& encoder = *bound.encoder;
@@ -342,27 +125,14 @@ NB_MODULE(_native, module) {
         .def("multiply", &multiply, nb::arg("x"), nb::arg("activation") = "none", nb::arg("threads") = 1,
              nb::arg("isa") = "");
 
-    module.def("make_panels", &make_panels, nb::arg("codes"), nb::arg("scales"), nb::arg("columns"), nb::arg("group"),
-               nb::arg("layout"));
-    nb::class_<Panels>(module, "Panels")
-        .def(
-            "__init__",
-            [](Panels* self, const Array<std::uint8_t, 2>& panels, const Array<float, 2>& scales, int outputs, int inputs,
-               int group, const LayoutNumbers& layout) {
-                new (self) Panels{panels, scales, outputs, inputs, group, layout};
-            },
-            nb::arg("panels"), nb::arg("scales"), nb::arg("outputs"), nb::arg("inputs"), nb::arg("group"), nb::arg("layout"))
-        .def("multiply", &multiply_panels, nb::arg("x"), nb::arg("bias").none(), nb::arg("threads") = 1, nb::arg("isa") = "")
-        .def("look_up", &look_up, nb::arg("ids"))
-        .def("codes", &codes_of);
-
     nb::class_<FloatNorm>(module, "Norm")
         .def(
             "__init__",
-            [](FloatNorm* self, const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon) {
-                new (self) FloatNorm(make_norm(weight, bias, epsilon));
+            [](FloatNorm* self, const Array<float, 1>& weight, const std::optional<Array<float, 1>>& bias, float epsilon,
+               bool centred) {
+                new (self) FloatNorm(make_norm(weight, bias, epsilon, centred));
             },
-            nb::arg("weight"), nb::arg("bias").none(), nb::arg("epsilon"));
+            nb::arg("weight"), nb::arg("bias").none(), nb::arg("epsilon"), nb::arg("centred") = true);
 
     nb::class_<Rotation>(module, "Rotation").def(nb::new_(&make_rotation), nb::arg("cosines"), nb::arg("sines"));
 
@@ -420,4 +190,7 @@ NB_MODULE(_native, module) {
         .def("run", &run, nb::arg("ids"), nb::arg("types").none(), nb::arg("starts"), nb::arg("threads") = 1,
              nb::arg("isa") = "")
         .def("run_images", &run_images, nb::arg("patches"), nb::arg("threads") = 1, nb::arg("isa") = "");
+
+    bind_panels(module);
+    bind_decoder(module);
 }

@@ -21,7 +21,7 @@ constexpr int kMostPanels = 2;
 
 static constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
 
-enum class Activation : int { none, gelu, relu, silu, tanh };
+enum class Activation : int { none, gelu, relu, silu, tanh, gelu_tanh };
 
 // A matrix of codes, [outputs, inputs], each a digit that stands for `stride * digit + lowest`, in panels of 16 outputs.
 // 16 outputs and 16 inputs with digits of 2 bits take 64 bytes, in which byte 4 * output + input % 4 holds the digits of
@@ -118,10 +118,38 @@ struct HeadScratch {
     }
 };
 
+// Keys and values of one head that is kept, as `HeadScratch` has them; the memory is for whole blocks of 16 positions.
+struct KeptHead {
+    void* keys = nullptr;
+    float* key_scales = nullptr;
+    float* values = nullptr;
+
+    // Bytes of the keys of 16 positions.
+    static constexpr std::size_t key_bytes(std::size_t width, bool rounded) {
+        return kLanes * (rounded ? 2 * padded(width, 2) : 4 * width);
+    }
+};
+
+// Queries of tokens that follow each other in a sequence, for all heads that share the keys and values of one: a query
+// sees the keys up to its own position, those of which are kept already.
+struct CausalAttention {
+    const float* queries = nullptr;  // [tokens][heads][width]
+    std::size_t query_stride = 0;    // floats from a token to the next
+    float* out = nullptr;            // likewise
+    std::size_t out_stride = 0;
+    int tokens = 0;
+    int position = 0;  // of the first token
+    int heads = 0;
+    int width = 0;
+    float factor = 0;      // of the scores
+    bool rounded = false;  // whether operands of both products are rounded to int8
+};
+
 struct Norm {
     const float* weight = nullptr;
     const float* bias = nullptr;
     float epsilon = 0;
+    bool centred = true;  // whether the mean is taken off; a root mean square (arXiv 1910.07467) has none
 };
 
 struct Kernels {
@@ -146,7 +174,16 @@ struct Kernels {
 
     // One head of one sequence; `scratch` is that of a `HeadScratch`.
     void (*attend)(const Attention& attention, int sequence, int head, std::uint8_t* scratch);
+
+    // Keeps the key and the value of a head at a position.
+    void (*keep)(const float* key, const float* value, int width, bool rounded, const KeptHead& kept, int position);
+
+    // Attention to what is kept; `scratch` has `causal_scratch_bytes` for all positions up to the last one.
+    void (*attend_kept)(const CausalAttention& attention, const KeptHead& kept, std::uint8_t* scratch);
 };
 
+static constexpr std::size_t causal_scratch_bytes(std::size_t length, std::size_t width, bool rounded) {
+    return padded(kMostQueries * (rounded ? 2 * padded(width, 2) : 4 * width), 64) + 4 * kMostQueries * padded(length, kLanes);
+}
 
 }  // namespace slimformer

@@ -61,6 +61,9 @@ inline Floats activate(Floats x) {
         const Floats e = exponential(fill(-2.0f) * abs(x)), one = fill(1.0f);
         return copy_sign((one - e) / (one + e), x);
     }
+    // x / 2 (1 + tanh u) = x / (1 + e^-2u) with u = sqrt(2 / pi) (x + 0.044715 x^3)
+    if constexpr (activation == Activation::gelu_tanh)
+        return x * logistic(fill(1.59576912f) * fma(x * x * x, fill(0.044715f), x));
     return x;
 }
 
@@ -76,6 +79,8 @@ inline void with_activation(Activation activation, const Work& work) {
             return work(std::integral_constant<Activation, Activation::silu>());
         case Activation::tanh:
             return work(std::integral_constant<Activation, Activation::tanh>());
+        case Activation::gelu_tanh:
+            return work(std::integral_constant<Activation, Activation::gelu_tanh>());
         case Activation::none:
             return work(std::integral_constant<Activation, Activation::none>());
     }
@@ -359,7 +364,7 @@ void norm(const float* x, const float* residual, int width, const Norm& norm, fl
             total = total + y;
             store_part(out + offset + i, y, width - i);
         }
-        const float mean = sum(total) / static_cast<float>(width);
+        const float mean = norm.centred ? sum(total) / static_cast<float>(width) : 0.0f;
         Floats squares = fill(0.0f);
         for (int i = 0; i < width; i += kLanes) {
             const Floats apart = load_part(out + offset + i, width - i, mean) - fill(mean);
@@ -394,6 +399,93 @@ inline float round_head(const float* from, int width, std::int16_t* to, int stri
 constexpr int kQueries = 4 * kTilesAtOnce;
 static_assert(kQueries <= kMostQueries);
 
+// What is multiplied in attention to one head: keys, queries and values as they were made ready.
+template <bool rounded>
+struct Operands {
+    const int width;
+    void* const keys;
+    float* const key_scales;
+    float* const values;
+    void* const queries;
+
+    int pairs() const { return (width + 1) / 2; }
+
+    void set_key(int key, const float* from) const {
+        if constexpr (rounded) {
+            auto* block = static_cast<std::int16_t*>(keys) + static_cast<std::size_t>(key / kLanes) * pairs() * 2 * kLanes;
+            key_scales[key] = round_head(from, width, block + key % kLanes * 2, kLanes);
+        } else {
+            float* block = static_cast<float*>(keys) + static_cast<std::size_t>(key / kLanes) * width * kLanes;
+            for (int i = 0; i < width; i++) block[i * kLanes + key % kLanes] = from[i];
+            key_scales[key] = 1.0f;
+        }
+    }
+
+    void set_value(int key, const float* from) const {
+        float* to = values + key * padded(width, kLanes);
+        const Steps steps = rounded ? steps_for(largest_magnitude(from, width)) : Steps{1.0f, 1.0f};
+        for (int i = 0; i < width; i += kLanes) {
+            const Floats value = load_part(from + i, width - i);
+            store(to + i, rounded ? round_to(value, steps.up) * fill(steps.down) : value);
+        }
+    }
+
+    // Readies a query as the row-th of those at once, and returns what its products are multiplied with.
+    float set_query(int row, const float* from, float factor) const {
+        if constexpr (rounded) {
+            auto* to = static_cast<std::int16_t*>(queries) + row * pairs() * 2;
+            return round_head(from, width, to, 1) * factor;
+        } else {
+            std::memcpy(static_cast<float*>(queries) + row * width, from, sizeof(float) * width);
+            return factor;
+        }
+    }
+
+    // Products of queries with the 16 keys from `key` on.
+    template <int rows>
+    void multiply_keys(int key, Floats (&products)[rows]) const {
+        if constexpr (rounded) {
+            alignas(64) std::int32_t sums[rows * kLanes];
+            score<rows>(static_cast<const std::int16_t*>(queries),
+                        static_cast<const std::int16_t*>(keys) + static_cast<std::size_t>(key) * pairs() * 2, pairs(), sums);
+            for (int row = 0; row < rows; row++) products[row] = from_integers(sums + row * kLanes);
+        } else {
+            const float* block = static_cast<const float*>(keys) + static_cast<std::size_t>(key) * width;
+            const float* from = static_cast<const float*>(queries);
+            Floats sums[rows];
+            repeat<rows>([&](auto row) { sums[row] = fill(0.0f); });
+            for (int i = 0; i < width; i++, block += kLanes) {
+                const Floats here = load(block);
+                repeat<rows>([&](auto row) { sums[row] = fma(fill(from[row * width + i]), here, sums[row]); });
+            }
+            repeat<rows>([&](auto row) { products[row] = sums[row]; });
+        }
+    }
+};
+
+// Makes e^(score - most) of scores from key `first` to `end`; returns what sums of values by them are multiplied with.
+template <bool rounded>
+inline float soften(float* scores, int first, int end, float most) {
+    Floats total = fill(0.0f);
+    for (int key = first; key < end; key += kLanes) {
+        const Floats e = exponential(load(scores + key) - fill(most));
+        total = total + e;
+        // The largest probability, which becomes 127, is that of e = 1.
+        store(scores + key, rounded ? round_to(e, kLargestByte) : e);
+    }
+    return rounded ? 1.0f / sum(total) / kLargestByte : 1.0f / sum(total);
+}
+
+// Scores of 16 keys, of which a query sees those from `from` to `to`; the others are as small as can be.
+inline Floats keep_between(Floats scores, int key, int from, int to) {
+    if (key >= from && key + kLanes - 1 <= to) return scores;
+    float part[kLanes];
+    store(part, scores);
+    for (int i = 0; i < kLanes; i++)
+        if (key + i < from || key + i > to) part[i] = kUnseen;
+    return load(part);
+}
+
 // One head of one sequence while it is computed.
 template <bool rounded>
 struct Head {
@@ -401,6 +493,7 @@ struct Head {
     const HeadScratch scratch;
     const int begin, length, head, width, keys;
     const float* const bias;
+    const Operands<rounded> operands;
 
     Head(const Attention& of, int sequence, int number, std::uint8_t* memory)
         : attention(of),
@@ -410,9 +503,8 @@ struct Head {
           head(number),
           width(of.width),
           keys(static_cast<int>(padded(length, kLanes))),
-          bias(of.bias == nullptr ? nullptr : of.bias + number * bias_row(of.longest)) {}
-
-    int pairs() const { return (width + 1) / 2; }
+          bias(of.bias == nullptr ? nullptr : of.bias + number * bias_row(of.longest)),
+          operands{width, scratch.keys, scratch.key_scales, scratch.values, scratch.queries} {}
 
     // Queries, keys or values of a token: 0, 1 or 2.
     const float* row_of(int token, int which) const {
@@ -421,79 +513,17 @@ struct Head {
     }
 
     void set_keys() const {
-        std::memset(scratch.keys, 0, rounded ? sizeof(std::int16_t) * keys * pairs() * 2 : sizeof(float) * keys * width);
-        for (int key = 0; key < keys; key++) {
-            scratch.key_scales[key] = key < length ? set_key(key) : 0.0f;
-            if (key < length) set_value(key);
-        }
+        const std::size_t bytes = rounded ? sizeof(std::int16_t) * operands.pairs() * 2 : sizeof(float) * width;
+        std::memset(scratch.keys, 0, bytes * keys);
+        for (int key = 0; key < length; key++) operands.set_key(key, row_of(key, 1)), operands.set_value(key, row_of(key, 2));
+        for (int key = length; key < keys; key++) scratch.key_scales[key] = 0.0f;
     }
 
-    float set_key(int key) const {
-        const float* from = row_of(key, 1);
-        if constexpr (rounded) {
-            auto* block = static_cast<std::int16_t*>(scratch.keys) + static_cast<std::size_t>(key / kLanes) * pairs() * 2 * kLanes;
-            return round_head(from, width, block + key % kLanes * 2, kLanes);
-        } else {
-            float* block = static_cast<float*>(scratch.keys) + static_cast<std::size_t>(key / kLanes) * width * kLanes;
-            for (int i = 0; i < width; i++) block[i * kLanes + key % kLanes] = from[i];
-            return 1.0f;
-        }
-    }
-
-    void set_value(int key) const {
-        const float* from = row_of(key, 2);
-        float* to = scratch.values + key * padded(width, kLanes);
-        const Steps steps = rounded ? steps_for(largest_magnitude(from, width)) : Steps{1.0f, 1.0f};
-        for (int i = 0; i < width; i += kLanes) {
-            const Floats value = load_part(from + i, width - i);
-            store(to + i, rounded ? round_to(value, steps.up) * fill(steps.down) : value);
-        }
-    }
-
-    // Readies a query as the row-th of those at once, and returns what its products are multiplied with.
-    float set_query(int query, int row) const {
-        if constexpr (rounded) {
-            auto* to = static_cast<std::int16_t*>(scratch.queries) + row * pairs() * 2;
-            return round_head(row_of(query, 0), width, to, 1) * attention.factor;
-        } else {
-            std::memcpy(static_cast<float*>(scratch.queries) + row * width, row_of(query, 0), sizeof(float) * width);
-            return attention.factor;
-        }
-    }
-
-    // Products of queries with the 16 keys from `key` on.
-    template <int rows>
-    void multiply_keys(int key, Floats (&products)[rows]) const {
-        if constexpr (rounded) {
-            alignas(64) std::int32_t sums[rows * kLanes];
-            score<rows>(static_cast<const std::int16_t*>(scratch.queries),
-                        static_cast<const std::int16_t*>(scratch.keys) + static_cast<std::size_t>(key) * pairs() * 2,
-                        pairs(), sums);
-            for (int row = 0; row < rows; row++) products[row] = from_integers(sums + row * kLanes);
-        } else {
-            const float* block = static_cast<const float*>(scratch.keys) + static_cast<std::size_t>(key) * width;
-            const float* queries = static_cast<const float*>(scratch.queries);
-            Floats sums[rows];
-            repeat<rows>([&](auto row) { sums[row] = fill(0.0f); });
-            for (int i = 0; i < width; i++, block += kLanes) {
-                const Floats values = load(block);
-                repeat<rows>([&](auto row) { sums[row] = fma(fill(queries[row * width + i]), values, sums[row]); });
-            }
-            repeat<rows>([&](auto row) { products[row] = sums[row]; });
-        }
-    }
-
-    // Scores of 16 keys that a query sees; the others are as small as can be.
     Floats keep_seen(Floats scores, int query, int key) const {
-        const int window = attention.window, last = key + kLanes - 1;
+        const int window = attention.window;
         const int from = window > 0 && query - window > 0 ? query - window : 0;
         const int to = window > 0 && query + window < length ? query + window : length - 1;
-        if (key >= from && last <= to) return scores;
-        float part[kLanes];
-        store(part, scores);
-        for (int i = 0; i < kLanes; i++)
-            if (key + i < from || key + i > to) part[i] = kUnseen;
-        return load(part);
+        return keep_between(scores, key, from, to);
     }
 
     // Computes queries side by side.
@@ -504,10 +534,13 @@ struct Head {
         const int first = window > 0 && group > window ? (group - window) / kLanes * kLanes : 0;
         const int end = window > 0 && group + kMostQueries + window < length ? group + kMostQueries + window : length;
         float scales[rows], most[rows], multipliers[rows];
-        for (int row = 0; row < rows; row++) scales[row] = set_query(query + row, row), most[row] = kUnseen;
+        for (int row = 0; row < rows; row++) {
+            scales[row] = operands.set_query(row, row_of(query + row, 0), attention.factor);
+            most[row] = kUnseen;
+        }
         for (int key = first; key < end; key += kLanes) {
             Floats products[rows];
-            multiply_keys<rows>(key, products);
+            operands.template multiply_keys<rows>(key, products);
             const Floats key_scales = load(scratch.key_scales + key);
             for (int row = 0; row < rows; row++) {
                 Floats scores = products[row] * fill(scales[row]);
@@ -519,17 +552,8 @@ struct Head {
                 most[row] = here > most[row] ? here : most[row];
             }
         }
-        for (int row = 0; row < rows; row++) {
-            Floats total = fill(0.0f);
-            for (int key = first; key < end; key += kLanes) {
-                float* place = scratch.weights + row * keys + key;
-                const Floats e = exponential(load(place) - fill(most[row]));
-                total = total + e;
-                // The largest probability, which becomes 127, is that of e = 1.
-                store(place, rounded ? round_to(e, kLargestByte) : e);
-            }
-            multipliers[row] = rounded ? 1.0f / sum(total) / kLargestByte : 1.0f / sum(total);
-        }
+        for (int row = 0; row < rows; row++)
+            multipliers[row] = soften<rounded>(scratch.weights + row * keys, first, end, most[row]);
         float* out = attention.out + (static_cast<std::size_t>(begin + query) * attention.heads + head) * width;
         const std::size_t row_length = padded(width, kLanes);
         for (int i = 0; i < width; i += kLanes) {
@@ -561,4 +585,92 @@ void attend(const Attention& attention, int sequence, int head, std::uint8_t* sc
         Head<true>(attention, sequence, head, scratch).run();
     else
         Head<false>(attention, sequence, head, scratch).run();
+}
+
+void keep(const float* key, const float* value, int width, bool rounded, const KeptHead& kept, int position) {
+    const auto set = [&](auto operands) { operands.set_key(position, key), operands.set_value(position, value); };
+    if (rounded)
+        set(Operands<true>{width, kept.keys, kept.key_scales, kept.values, nullptr});
+    else
+        set(Operands<false>{width, kept.keys, kept.key_scales, kept.values, nullptr});
+}
+
+// Queries of one kept head. What is behind the position of a query changes no bit of its answer, whatever it is: of its
+// scores it is taken out, and its values are not touched, since zero times infinity would not be zero.
+template <bool rounded>
+struct CausalHead {
+    const CausalAttention& attention;
+    const Operands<rounded> operands;
+    float* const weights;  // [rows][stride]
+    const std::size_t stride;
+
+    CausalHead(const CausalAttention& of, const KeptHead& kept, std::uint8_t* scratch)
+        : attention(of),
+          operands{of.width, kept.keys, kept.key_scales, kept.values, scratch},
+          weights(reinterpret_cast<float*>(scratch + causal_scratch_bytes(0, of.width, rounded))),
+          stride(padded(of.position + of.tokens, kLanes)) {}
+
+    int position_of(int row) const { return attention.position + row / attention.heads; }
+
+    // Computes rows from `first` on side by side; a row is a token and one of the heads.
+    template <int rows>
+    void answer(int first) const {
+        const int width = attention.width, heads = attention.heads;
+        int positions[rows];
+        float scales[rows], most[rows], multipliers[rows];
+        for (int row = 0; row < rows; row++) {
+            const int token = (first + row) / heads, head = (first + row) % heads;
+            positions[row] = position_of(first + row);
+            scales[row] = operands.set_query(row, attention.queries + token * attention.query_stride + head * width, attention.factor);
+            most[row] = kUnseen;
+        }
+        const int end = positions[rows - 1] + 1, shared = positions[0] + 1;
+        for (int key = 0; key < end; key += kLanes) {
+            Floats products[rows];
+            operands.template multiply_keys<rows>(key, products);
+            const Floats key_scales = load(operands.key_scales + key);
+            for (int row = 0; row < rows; row++) {
+                Floats scores = products[row] * fill(scales[row]);
+                if (rounded) scores = scores * key_scales;
+                scores = keep_between(scores, key, 0, positions[row]);
+                store(weights + row * stride + key, scores);
+                const float here = largest(scores);
+                most[row] = here > most[row] ? here : most[row];
+            }
+        }
+        for (int row = 0; row < rows; row++) multipliers[row] = soften<rounded>(weights + row * stride, 0, end, most[row]);
+        const std::size_t row_length = padded(width, kLanes);
+        for (int i = 0; i < width; i += kLanes) {
+            Floats sums[rows];
+            repeat<rows>([&](auto row) { sums[row] = fill(0.0f); });
+            const float* value = operands.values + i;
+            for (int key = 0; key < shared; key++, value += row_length) {
+                const Floats values = load(value);
+                repeat<rows>([&](auto row) { sums[row] = fma(fill(weights[row * stride + key]), values, sums[row]); });
+            }
+            for (int key = shared; key < end; key++, value += row_length) {
+                const Floats values = load(value);
+                repeat<rows>([&](auto row) {
+                    if (key <= positions[row]) sums[row] = fma(fill(weights[row * stride + key]), values, sums[row]);
+                });
+            }
+            repeat<rows>([&](auto row) {
+                const int token = (first + row) / heads, head = (first + row) % heads;
+                store_part(attention.out + token * attention.out_stride + head * width + i, sums[row] * fill(multipliers[row]), width - i);
+            });
+        }
+    }
+
+    void run() const {
+        const int rows = attention.tokens * attention.heads;
+        for (int row = 0; row < rows; row += kQueries)
+            with_count<kQueries>(rows - row, [&](auto count) { answer<decltype(count)::value>(row); });
+    }
+};
+
+void attend_kept(const CausalAttention& attention, const KeptHead& kept, std::uint8_t* scratch) {
+    if (attention.rounded)
+        CausalHead<true>(attention, kept, scratch).run();
+    else
+        CausalHead<false>(attention, kept, scratch).run();
 }

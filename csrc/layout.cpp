@@ -1,5 +1,5 @@
 // What codes, tables and norms must be before anything is read of them.
-#include "encoder.h"
+#include "matrix.h"
 
 namespace slimformer {
 

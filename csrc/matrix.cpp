@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "encoder.h"
+#include "matrix.h"
 
 namespace slimformer {
 

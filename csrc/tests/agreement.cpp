@@ -141,7 +141,7 @@ void check_quantize(Draw& draw, Checksum& checksum) {
 void check_codes(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 40), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
     const int panels = (outputs + kColumns - 1) / kColumns;
-    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const auto activation = static_cast<Activation>(draw.between(0, 5));
     const std::size_t length = padded(inputs, kInputs), columns = padded(outputs, kColumns);
     const bool extreme = draw.one_in(10);  // every sum as far from 0 as it can be
     const bool zeros = !extreme && draw.one_in(10);  // so that the bias is what is activated
@@ -174,7 +174,7 @@ void check_codes(Draw& draw, Checksum& checksum) {
 void check_floats(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 30), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
     const int panels = (outputs + kColumns - 1) / kColumns;
-    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const auto activation = static_cast<Activation>(draw.between(0, 5));
     const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
     const std::vector<float> weights = draw.floats(static_cast<std::size_t>(panels) * kColumns * inputs);
     const std::vector<float> bias = draw.floats(static_cast<std::size_t>(panels) * kColumns);
@@ -195,7 +195,7 @@ void check_floats(Draw& draw, Checksum& checksum) {
 
 void check_gate(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 8), width = draw.between(1, 200);
-    const auto activation = static_cast<Activation>(draw.between(0, 4));
+    const auto activation = static_cast<Activation>(draw.between(0, 5));
     const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * 2 * width);
     compare("gates", text({rows, width}), checksum, [&](const Kernels& set) {
         std::vector<float> out(static_cast<std::size_t>(rows) * width + kBehind, 77.0f);
@@ -210,7 +210,7 @@ void check_norm(Draw& draw, Checksum& checksum) {
     const std::vector<float> x = draw.floats(count), residual = draw.floats(count);
     const std::vector<float> weight = draw.floats(width), bias = draw.floats(width);
     const bool alone = draw.one_in(2), in_place = draw.one_in(2);
-    const Norm norm = {weight.data(), bias.data(), draw.one_in(2) ? 1e-5f : 1e-12f};
+    const Norm norm = {weight.data(), bias.data(), draw.one_in(2) ? 1e-5f : 1e-12f, draw.one_in(2)};
     compare("norms", text({rows, width}), checksum, [&](const Kernels& set) {
         std::vector<float> out(count + kBehind, 77.0f);
         if (in_place) std::copy(x.begin(), x.end(), out.begin());
@@ -246,6 +246,27 @@ void check_attend(Draw& draw, Checksum& checksum) {
     });
 }
 
+// Queries of the last tokens, whose head keeps the keys of all.
+void check_attend_kept(Draw& draw, Checksum& checksum) {
+    const int heads = draw.between(1, 4), width = draw.between(1, 80), length = draw.between(1, 70);
+    const int tokens = draw.between(1, length < 12 ? length : 12);
+    const bool rounded = draw.one_in(2);
+    const std::vector<float> queries = draw.floats(static_cast<std::size_t>(tokens) * heads * width);
+    const std::vector<float> keys = draw.floats(static_cast<std::size_t>(length) * width), values = draw.floats(keys.size());
+    const std::size_t row = static_cast<std::size_t>(heads) * width, all = padded(length, kLanes);
+    compare("attentions to what is kept", text({length, tokens, heads, width}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(queries.size() + kBehind, 77.0f);
+        std::vector<std::uint8_t> kept_keys(all / kLanes * KeptHead::key_bytes(width, rounded));
+        std::vector<float> scales(all), kept_values(all * padded(width, kLanes));
+        std::vector<std::uint8_t> scratch(causal_scratch_bytes(length, width, rounded));
+        const KeptHead kept = {kept_keys.data(), scales.data(), kept_values.data()};
+        for (int key = 0; key < length; key++) set.keep(&keys[key * width], &values[key * width], width, rounded, kept, key);
+        set.attend_kept({queries.data(), row, out.data(), row, tokens, length - tokens, heads, width, 0.3f, rounded}, kept,
+                        scratch.data());
+        return out;
+    });
+}
+
 void choose(int count, char** names) {
     portable = find_kernels("portable");
     for (const InstructionSet& set : instruction_sets()) {
@@ -272,7 +293,7 @@ int main(int count, char** arguments) {
         const char* name;
         void (*check)(Draw&, Checksum&);
     } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats},
-                   {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}};
+                   {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}, {"attend_kept", check_attend_kept}};
     for (const auto& kernel : kernels) {
         Draw draw(seed);
         Checksum checksum;

@@ -1,4 +1,4 @@
-// Fuzzes matrices, encoders and kernels: a string of bytes chooses shapes, numbers and calls, valid or not.
+// Fuzzes matrices, encoders, decoders and kernels: a string of bytes chooses shapes, numbers and calls, valid or not.
 //
 //     fuzz SEED COUNT INPUTS
 //
@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "../decoder.h"
 #include "../dispatch.h"
 #include "../encoder.h"
 
@@ -73,7 +74,7 @@ std::size_t affordable(double count) {
     return static_cast<std::size_t>(std::max(0.0, count));
 }
 
-Activation draw_activation(Bytes& bytes) { return static_cast<Activation>(bytes.between(0, 4)); }
+Activation draw_activation(Bytes& bytes) { return static_cast<Activation>(bytes.between(0, 5)); }
 
 // Those of files.
 const Layout kLayouts[] = {{4, 4, -2, 1, 1, -1, 1}, {3, 5, -1, 1, 1, -1, 1}, {2, 8, -1, 2, 1, -1, 1}, {4, 4, -3, 2, 1, -3, 3},
@@ -191,6 +192,7 @@ FloatNorm draw_norm(Bytes& bytes, int width) {
     norm.weight = bytes.floats(affordable(bytes.mostly(width)));
     norm.bias = bytes.floats(affordable(bytes.mostly(width)));
     norm.epsilon = bytes.one_in(16) ? bytes.floats(1)[0] : 1e-5f;
+    norm.centred = bytes.one_in(2);
     return norm;
 }
 
@@ -275,6 +277,67 @@ std::vector<float> run_encoder(Bytes bytes, const Kernels& kernels, Pool& pool, 
     return all;
 }
 
+Block draw_decoder_block(Bytes& bytes, const Shape& shape, bool rounds) {
+    const int width = shape.head_width, kept = bytes.between(1, 2), heads = bytes.mostly(kept * bytes.between(1, 2));
+    const int hidden = shape.hidden, ffn = bytes.size();
+    const int inner = static_cast<int>(affordable(1.0 * heads * width));
+    Block block;
+    block.qkv = draw_matrix(bytes, inner + 2 * static_cast<int>(affordable(1.0 * kept * width)), hidden, rounds);
+    block.output = draw_matrix(bytes, hidden, inner, rounds != bytes.one_in(32));
+    block.up = draw_matrix(bytes, 2 * ffn, hidden, rounds != bytes.one_in(32));
+    block.down = draw_matrix(bytes, hidden, ffn, rounds != bytes.one_in(32));
+    block.attention_norm = draw_norm(bytes, hidden);
+    block.output_norm = draw_norm(bytes, hidden);
+    const std::size_t count = affordable(1.0 * bytes.mostly(shape.longest) * bytes.mostly(width / 2));
+    block.rotation = std::make_shared<Rotation>(Rotation{bytes.floats(count), bytes.floats(count)});
+    return block;
+}
+
+// New tokens for some of the caches, of which some were cropped before.
+std::vector<float> run_tokens(Bytes& bytes, const Decoder& decoder, std::vector<std::unique_ptr<Cache>>& caches, int words,
+                              const Kernels& kernels, Pool& pool, int threads) {
+    std::vector<std::int32_t> starts = {bytes.mostly(0)};
+    std::vector<Cache*> chosen;
+    for (const auto& cache : caches) {
+        if (bytes.one_in(4)) cache->crop(bytes.mostly(bytes.between(0, std::max(0, cache->length()))));
+        if (bytes.one_in(4)) continue;
+        starts.push_back(bytes.mostly(static_cast<int>(affordable(1.0 * starts.back() + bytes.between(1, 20)))));
+        chosen.push_back(bytes.one_in(64) ? caches[0].get() : cache.get());
+    }
+    const std::size_t tokens = affordable(starts.back());
+    const auto ids = bytes.numbers<std::int32_t>(tokens, bytes.mostly(0), std::max(1, words) - 1);
+    const NewTokens input = {ids.data(), starts.data(), static_cast<int>(chosen.size()), chosen.data(), bytes.one_in(2)};
+    std::vector<float> out(affordable(1.0 * input.answers() * decoder.vocabulary()));
+    decoder.run(kernels, pool, threads, input, out.data());
+    return out;
+}
+
+std::vector<float> run_decoder(Bytes bytes, const Kernels& kernels, Pool& pool, int threads) {
+    Shape shape = {bytes.mostly(bytes.size()), bytes.mostly(bytes.between(1, 3)), bytes.mostly(bytes.between(1, 50)),
+                   draw_activation(bytes), true, true, bytes.mostly(2 * bytes.between(1, 10))};
+    const bool rounds = bytes.one_in(2);
+    const DrawnTable words(bytes, bytes.between(1, 40), shape.hidden);
+    Decoder decoder(shape, words.table, bytes.one_in(2) ? 1.0f : bytes.floats(1)[0]);
+    for (int blocks = bytes.mostly(bytes.between(1, 2)); blocks > 0 && blocks < 5; blocks--) {
+        Block block = draw_decoder_block(bytes, shape, rounds);
+        FloatNorm norms[2];
+        for (FloatNorm& norm : norms)
+            if (bytes.one_in(3)) norm = draw_norm(bytes, shape.head_width);
+        decoder.add_block(std::move(block), norms[0], norms[1]);
+    }
+    if (!bytes.one_in(8)) decoder.set_final_norm(draw_norm(bytes, shape.hidden));
+    std::vector<std::unique_ptr<Cache>> caches;
+    if (bytes.one_in(64)) caches.push_back(decoder.make_cache());
+    decoder.set_head(draw_matrix(bytes, bytes.size(), bytes.mostly(shape.hidden), rounds != bytes.one_in(2)));
+    for (int count = bytes.between(1, 3); count-- > 0;) caches.push_back(decoder.make_cache());
+    std::vector<float> all;
+    for (int calls = bytes.between(1, 4); calls-- > 0;) {
+        const std::vector<float> more = run_tokens(bytes, decoder, caches, words.table.rows, kernels, pool, threads);
+        all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+}
+
 // Attention by itself, whose scratch an encoder shares with its matrices.
 std::vector<float> run_attention(Bytes bytes, const Kernels& kernels, Pool&, int) {
     const int heads = bytes.between(1, 2), width = bytes.size(), begin = bytes.between(0, 2);
@@ -352,9 +415,9 @@ bool agree(const Case& run, const Bytes& bytes, int threads) {
 }
 
 bool fuzz(const std::uint8_t* data, std::size_t size) {
-    static const Case cases[] = {run_matrix, run_encoder, run_attention, run_rows};
+    static const Case cases[] = {run_matrix, run_encoder, run_decoder, run_attention, run_rows};
     Bytes bytes(data, size);
-    const Case& run = cases[bytes.between(0, 3)];
+    const Case& run = cases[bytes.between(0, static_cast<int>(std::size(cases)) - 1)];
     const int threads = bytes.one_in(8) ? bytes.mostly(bytes.between(2, 4)) : 1;
     return agree(run, bytes, threads);
 }

@@ -104,8 +104,10 @@ def test_inspect_says_what_computes_and_what_runs(room):
     assert done["runs"]
     assert done["instruction_set"] == done["available"][0]
     assert "the native engine runs" in runs.run("inspect", room / "mask", "--runtime").out
-    refused = runs.run("inspect", "--runtime", runs.decoder(room / "decoder"))
-    assert "the engine does not run `llama`" in refused.out
+    assert "the native engine runs" in runs.run("inspect", "--runtime", runs.decoder(room / "decoder")).out
+    hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=9)).save_pretrained(room / "gpt2")
+    refused = runs.run("inspect", "--runtime", room / "gpt2")
+    assert "the engine does not run `gpt2`" in refused.out
     runs.run("inspect").refused("no model is given", code=2)
 
 
@@ -122,3 +124,22 @@ def test_images_are_answered_as_in_torch(tmp_path):
         for engine in ("native", "torch")
     )
     assert one == pytest.approx(other, abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [None, "S", "M"])
+def test_decoders_go_on_with_texts_as_in_torch(tmp_path, size):
+    folder = runs.decoder(tmp_path / "decoder") if size is None else runs.elastic_decoder(tmp_path / "elastic")
+    more = () if size is None else ("--size", size)
+    command = ("predict", folder, *TEXTS, "--max-new-tokens", 12, *more)
+    native, torch_ = (runs.run(*command, "--engine", engine) for engine in ("native", "torch"))
+    assert native.code == torch_.code == 0, native.err
+    assert native.out == torch_.out
+    assert runs.run(*command, "--engine", "native", "--batch-size", 1).out == native.out
+
+
+def test_the_engine_goes_on_with_texts_and_does_not_evaluate_decoders(room):
+    folder = runs.decoder(room / "writer")
+    (room / "lines").mkdir()
+    (room / "lines" / "dev.txt").write_text("\n".join(TEXTS) + "\n")
+    command = ("evaluate", folder, "--task", "language-modelling", "--data", room / "lines", "--engine", "native")
+    runs.run(*command).refused("goes on with texts", "leave out `--engine`", code=1)

@@ -27,6 +27,7 @@ from slimformer.runtime.encoder import NativeEncoder
 from slimformer.runtime.mapping import map_tensors
 from slimformer.runtime.native import VARIABLE, is_built, kernels
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
+from slimformer.views.rounding import tied_modules
 from tests import zoo
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
@@ -52,7 +53,9 @@ def quantized(model, view="ternary", rounding=ROUNDING, small=False):
         for matrix in block.matrices.values():
             attach(matrix, QuantizedView(view) if isinstance(view, str) else view())
     if anatomy.word_embedding is not None:
-        attach(anatomy.word_embedding, QuantizedView("ternary"))
+        tied, words = tied_modules(anatomy), QuantizedView("ternary")
+        for module in (anatomy.word_embedding, *tied):
+            attach(module, words)
     if anatomy.pooler is not None:
         attach(anatomy.pooler, QuantizedView("ternary"))
     if rounding is not None:

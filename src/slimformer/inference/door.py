@@ -12,7 +12,14 @@ from slimformer.artifact.storage.elastic import nest_sizes
 from slimformer.artifact.storage.onnx.handler import not_in_torch
 from slimformer.artifact.storage.plain import refuse_cast
 from slimformer.errors import ArtifactError, SizeError
-from slimformer.inference.native import OpenNative, is_native, open_floats, open_packed, refuse_with_engine
+from slimformer.inference.native import (
+    OpenNative,
+    OpenNativeDecoder,
+    is_native,
+    open_floats,
+    open_packed,
+    refuse_with_engine,
+)
 from slimformer.inference.onnx import OnnxSource, OpenOnnx, look_up_onnx, onnx_file, open_onnx, refuse_flags
 from slimformer.inference.runners import TorchRunner
 from slimformer.inference.source import Source, is_artifact
@@ -52,7 +59,7 @@ class OpenModel:
 
 
 #: A model that can be asked, whatever runs it.
-Runnable: TypeAlias = "OpenModel | OpenOnnx | OpenNative"
+Runnable: TypeAlias = "OpenModel | OpenOnnx | OpenNative | OpenNativeDecoder"
 
 
 def look_up(name: str | Path) -> Source:

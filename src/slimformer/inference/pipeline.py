@@ -16,7 +16,7 @@ from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
 from slimformer.inference.codec import TaskCodec, longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable
 from slimformer.inference.evaluation import check_head, check_length
-from slimformer.inference.native import is_native, refuse_with_engine
+from slimformer.inference.native import OpenNativeDecoder, is_native, refuse_with_engine
 from slimformer.inference.onnx import OnnxSource, onnx_file, refuse_flags
 from slimformer.inference.requests import Chunk
 from slimformer.inference.routing import chosen_route
@@ -182,7 +182,7 @@ def open_pipeline(
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
-        engine: `native` for the native engine, which runs encoders at one size; torch when not given.
+        engine: `native` for the native engine, which runs a model at one size; torch when not given.
     """
     import transformers
 
@@ -204,11 +204,13 @@ def open_pipeline(
     loading: dict[str, Any] = {"base": base, "cast_base": cast_base, "check": check, "size": size}
     keep_sizes = keep_sizes or chosen is not None or draft is not None
     opened = open_runnable(source, model_class=model_class, keep_sizes=keep_sizes, engine=engine, **loading)
-    if kind.new_tokens and isinstance(opened, OpenModel):
-        if draft is not None:
+    if kind.new_tokens and isinstance(opened, OpenModel | OpenNativeDecoder):
+        if draft is not None and isinstance(opened, OpenModel):
             Elastic.of(opened.model).check_draft(draft)
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)
+        if isinstance(opened, OpenNativeDecoder):
+            return TaskPipeline(codec, opened.writer(codec.kind), batch_size)
         return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor, draft), batch_size)
     codec = codec_for(source, kind, opened.processor, max_length)
     return TaskPipeline(codec, *_runner(opened, kind, chosen, batch_size))

@@ -127,7 +127,7 @@ class TorchGenerator:
 
         self.kind = kind
         self.device = next(model.parameters()).device
-        self.ends = _ends(model, processor)
+        self.ends = end_tokens(model, processor)
         pad = processor.pad_token_id
         self.drafting = {} if draft is None else {"draft": draft}
         self.config = GenerationConfig(
@@ -153,7 +153,7 @@ class TorchGenerator:
         return dict(self.kind.outputs({"sequences": np.where(ended, -1, added)}, batch))
 
 
-def _ends(model: Any, processor: Any) -> list[int]:
+def end_tokens(model: Any, processor: Any) -> list[int]:
     """The tokens that end a text: as the settings for generating tell, else as the tokenizer does."""
     own: Any = model.generation_config
     said: Any = next((each for each in (own and own.eos_token_id, processor.eos_token_id) if each is not None), [])

@@ -59,22 +59,54 @@ def build(model: ModelParts, architecture: Architecture, head: Head) -> Any:
     return _Builder(stored, settings, family, architecture, ffn).build(head)
 
 
-class _Builder:
-    def __init__(
-        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, ffn: int | None
-    ) -> None:
-        settings.refuse_others()
+class BlockReader:
+    """Reads what the blocks of encoders and decoders have alike."""
+
+    def __init__(self, stored: Checkpoint, settings: Settings, family: Family) -> None:
         self.stored = stored
-        self.ffn = ffn
         self.settings = settings
         self.family = family
-        self.architecture = architecture
         self.base = stored.prefix(str(family.word_embedding or family.patch_embedding))
         self.hidden = settings.count("hidden_size", "dim")
         self.heads = settings.count("num_attention_heads", "n_heads")
         self.rounds = settings.rounds()
         self.epsilon = settings.epsilon()
-        if not self.hidden or not self.heads or self.hidden % self.heads:
+        if not self.hidden or not self.heads:
+            raise settings.wrong("num_attention_heads", self.heads)
+
+    def matrix(self, at: str, *parts: str | Fused | None, inputs: int, alike: bool = False) -> Any:
+        """One matrix of one or more, of one height if `alike`; those of one module lie one after the other in it."""
+        names = dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in parts if each)
+        matrix = self.stored.matrix(*names, inputs=inputs, alike=alike)
+        if matrix.rounds != self.rounds:
+            have, need = ("packed", "floats") if matrix.rounds else ("in floats", "packed matrices")
+            raise EngineError(
+                f"`{next(iter(names))}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of "
+                "such a model"
+            )
+        return matrix
+
+
+def rotation_angles(frequencies: Array, longest: int) -> tuple[Array, Array]:
+    """Cosines and sines for each position and pair of a head, [positions, pairs], rounded once from 64 bits."""
+    turned = (np.arange(longest, dtype=np.float32)[:, None] * frequencies.astype(np.float32)).astype(np.float64)
+    return np.cos(turned).astype(np.float32), np.sin(turned).astype(np.float32)
+
+
+def plain_frequencies(theta: float, width: int) -> Array:
+    """How fast each pair of a head of that width turns (arXiv 2104.09864, section 3.2.2)."""
+    return (1 / theta ** (np.arange(0, width, 2) / width)).astype(np.float32)
+
+
+class _Builder(BlockReader):
+    def __init__(
+        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, ffn: int | None
+    ) -> None:
+        settings.refuse_others()
+        super().__init__(stored, settings, family)
+        self.ffn = ffn
+        self.architecture = architecture
+        if self.hidden % self.heads:
             raise settings.wrong("num_attention_heads", self.heads)
 
     def build(self, head: Head) -> Any:
@@ -153,11 +185,11 @@ class _Builder:
     def _add_block(self, encoder: Any, number: int, window: int, rotation: Any) -> None:
         family = self.family
         at = f"{self.base}{family.blocks}.{number}."
-        up = self._matrix(at, family.gate, family.up, inputs=self.hidden)
+        up = self.matrix(at, family.gate, family.up, inputs=self.hidden)
         ffn = up.outputs // 2 if family.gate else up.outputs
         if self.ffn not in (None, ffn):
             raise self.settings.wrong(family.ffn_size, self.ffn)
-        qkv = self._matrix(at, family.query, family.key, family.value, inputs=self.hidden, alike=True)
+        qkv = self.matrix(at, family.query, family.key, family.value, inputs=self.hidden, alike=True)
         inner = qkv.outputs // 3  # less than the width of the block where heads were taken out
         attention_norm = f"{at}{family.attention_norm}"
         first = (
@@ -165,26 +197,14 @@ class _Builder:
         )
         encoder.add_block(
             qkv=qkv,
-            output=self._matrix(at, family.output, inputs=inner),
+            output=self.matrix(at, family.output, inputs=inner),
             up=up,
-            down=self._matrix(at, family.down, inputs=ffn),
+            down=self.matrix(at, family.down, inputs=ffn),
             attention_norm=None if first else self._norm(attention_norm),
             output_norm=self._norm(f"{at}{family.ffn_norm}"),
             window=window,
             rotation=rotation,
         )
-
-    def _matrix(self, at: str, *parts: str | Fused | None, inputs: int, alike: bool = False) -> Any:
-        """One matrix of one or more, of one height if `alike`; those of one module lie one after the other in it."""
-        names = dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in parts if each)
-        matrix = self.stored.matrix(*names, inputs=inputs, alike=alike)
-        if matrix.rounds != self.rounds:
-            have, need = ("packed", "floats") if matrix.rounds else ("in floats", "packed matrices")
-            raise EngineError(
-                f"`{next(iter(names))}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of "
-                "such a model"
-            )
-        return matrix
 
     def _norm(self, name: str) -> Any:
         return kernels().Norm(self.stored.floats(f"{name}.weight"), self.stored.bias(name), self.epsilon)
@@ -214,16 +234,11 @@ class _Builder:
                 )
             turned[kind] = (
                 window if kind == "sliding_attention" else 0,
-                kernels().Rotation(*self._angles(float(theta), longest)),
+                kernels().Rotation(
+                    *rotation_angles(plain_frequencies(float(theta), self.hidden // self.heads), longest)
+                ),
             )
         return [turned[str(kind)] for kind in kinds]
-
-    def _angles(self, theta: float, longest: int) -> tuple[Array, Array]:
-        """Cosines and sines for each position and pair of a head, rounded once from 64 bits."""
-        width = self.hidden // self.heads
-        frequencies = (1 / theta ** (np.arange(0, width, 2) / width)).astype(np.float32)
-        angles = (np.arange(longest, dtype=np.float32)[:, None] * frequencies).astype(np.float64)
-        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
     def _distances(self, longest: int) -> Array:
         """What is added to the score of a key by its distance, [heads, 2 · longest - 1]."""

@@ -160,6 +160,10 @@ class Checkpoint:
             )
         return floats
 
+    def rows(self, name: str, columns: int) -> int:
+        """Rows of the weight of a module."""
+        return _rows([self.weight(name, columns)])
+
     def lacks(self, name: str) -> bool:
         """Whether there is no tensor of that name."""
         return name not in self.tensors

@@ -50,11 +50,8 @@ class NativeEncoder:
 
     def __init__(self, model: str | Path | ModelParts, threads: int | None = None) -> None:
         self.instruction_set = instruction_set()
-        try:
-            self.threads = kernels().threads() if threads is None else check_threads(threads)
-        except ValueError as error:
-            raise ConfigError(f"`threads` is `{describe(threads)}`; {error}") from None
-        config = model.config if isinstance(model, ModelParts) else _read_config(as_path(model))
+        self.threads = threads_for(threads)
+        config = model.config if isinstance(model, ModelParts) else read_config(as_path(model))
         self.name = model.name if isinstance(model, ModelParts) else model
         self.config = config
         kind = str(config.get("model_type", ""))
@@ -100,8 +97,8 @@ class NativeEncoder:
         Returns:
             float32, a row for each sequence, or for each token of all sequences one after the other.
         """
-        ids, lengths = _flat(sequences, "tokens")
-        flat, others = (None, lengths) if types is None else _flat(types, "types of tokens")
+        ids, lengths = flat_sequences(sequences, "tokens")
+        flat, others = (None, lengths) if types is None else flat_sequences(types, "types of tokens")
         if others != lengths:
             raise DataError("types of tokens are not as many as the tokens of each sequence; give one for each")
         starts = np.cumsum([0, *lengths], dtype=np.int64)
@@ -144,7 +141,15 @@ class NativeEncoder:
         return outputs
 
 
-def _flat(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array, list[int]]:
+def threads_for(threads: int | None) -> int:
+    """As many threads as asked for, or as the machine has."""
+    try:
+        return int(kernels().threads()) if threads is None else check_threads(threads)
+    except ValueError as error:
+        raise ConfigError(f"`threads` is `{describe(threads)}`; {error}") from None
+
+
+def flat_sequences(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array, list[int]]:
     """Whole numbers of some sequences one after the other, and how many each has."""
     try:
         arrays = [np.asarray(each) for each in sequences]
@@ -159,7 +164,8 @@ def _flat(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array, list[in
     return flat.astype(np.int32), [len(each) for each in arrays]
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
+    """The config in a folder."""
     try:
         config = read_json(folder / CONFIG, CONFIG_BYTES)
     except (OSError, JsonError) as error:

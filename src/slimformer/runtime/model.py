@@ -44,8 +44,6 @@ class NativeModel:
     """
 
     def __init__(self, folder: str | Path, threads: int | None = None, max_length: int | None = None) -> None:
-        from tokenizers import Tokenizer
-
         self.folder = as_path(folder)
         self.encoder = NativeEncoder(folder, threads)
         if self.encoder.reads_images:
@@ -53,12 +51,8 @@ class NativeModel:
         self.sentence = SentenceSettings.read(self.folder)
         if self.sentence is not None and self.sentence.prompt and not self.sentence.include_prompt:
             raise EngineError(f"`{folder}` leaves its prompt out of the pooling, which the engine does not do")
-        try:
-            with panics_raised():
-                self.tokenizer = Tokenizer.from_file(str(self.folder / TOKENIZER))
-                special = self.tokenizer.num_special_tokens_to_add(is_pair=True)
-        except Exception as error:  # what the package raises has no class of its own
-            raise EngineError(f"`{folder}` has no {TOKENIZER} that can be read ({error}); copy it again") from error
+        self.tokenizer = read_tokenizer(self.folder)
+        special = self.tokenizer.num_special_tokens_to_add(is_pair=True)
         settings = self._tokenizer_settings()
         recorded = settings.get("model_max_length")
         limits = (
@@ -173,6 +167,19 @@ class NativeModel:
         except (OSError, JsonError):
             return {}
         return settings if isinstance(settings, dict) else {}
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer in a folder."""
+    from tokenizers import Tokenizer
+
+    try:
+        with panics_raised():
+            tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
+            tokenizer.num_special_tokens_to_add(is_pair=True)
+    except Exception as error:  # what the package raises has no class of its own
+        raise EngineError(f"`{folder}` has no {TOKENIZER} that can be read ({error}); copy it again") from error
+    return tokenizer
 
 
 def _listed(texts: Any, *, pairs: bool) -> list[Text]:

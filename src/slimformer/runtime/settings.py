@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 #: Rounding of activations that the kernels do.
 ROUNDING = {"bits": 8, "per": "token", "clip": None, "symmetric": True}
-ACTIVATIONS = frozenset({"gelu", "relu", "silu"})
+#: Activations by their names in configs, and what the kernels call them.
+ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 #: No number of a config reaches it.
 MOST = 1 << 24
 
@@ -47,7 +48,7 @@ class Settings:
 
     def epsilon(self) -> float:
         """What is added to a variance."""
-        name = "norm_eps" if "norm_eps" in self.config else "layer_norm_eps"
+        name = next((name for name in ("norm_eps", "rms_norm_eps") if name in self.config), "layer_norm_eps")
         value = self.config.get(name, 1e-12)
         if not isinstance(value, float) or not 0 <= value < 1:
             raise self.wrong(name, value)
@@ -61,7 +62,7 @@ class Settings:
             raise EngineError(
                 f"`{self.folder}` has the activation `{value}`; the engine has {', '.join(sorted(ACTIVATIONS))}"
             )
-        return str(value)
+        return ACTIVATIONS[str(value)]
 
     def group_size(self) -> int | None:
         """Columns of a packed weight that share a scale, where groups do."""

@@ -1,4 +1,4 @@
-"""Encoders on the native engine, asked like any other model."""
+"""Models on the native engine, asked like any other model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import numpy as np
 import torch
 
 from slimformer.errors import UsageError
+from slimformer.inference.runners import end_tokens
 from slimformer.models import load_skeleton, located
 from slimformer.models.processors import read_processor
 from slimformer.runtime.building import ModelParts
 from slimformer.runtime.checkpoint import EngineError
-from slimformer.runtime.encoder import NativeEncoder
+from slimformer.runtime.decoder import NativeDecoder
+from slimformer.runtime.decoding.architecture import decodes
+from slimformer.runtime.decoding.settings import GenerationSettings
+from slimformer.runtime.encoder import NativeEncoder, read_config
 from slimformer.views import snapshot
 
 if TYPE_CHECKING:
@@ -95,6 +99,59 @@ class OpenNative:
         return NativeRunner(self.encoder, kind, self.weights)
 
 
+class NativeWriter:
+    """Lets a decoder on the native engine go on with texts, always with the likeliest token.
+
+    Args:
+        decoder: The model.
+        kind: What it has to do.
+        stop: Tokens that end a text.
+    """
+
+    def __init__(self, decoder: NativeDecoder, kind: Kind, stop: Sequence[int]) -> None:
+        self.decoder = decoder
+        self.kind = kind
+        self.stop = stop
+
+    def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
+        """Go on with a batch of texts, whose padding is left out; -1 stands after the end of each."""
+        mask = batch["attention_mask"].astype(bool)
+        prompts = [ids[there].tolist() for ids, there in zip(batch["input_ids"], mask, strict=True)]
+        added = self.decoder.generate(prompts, self.kind.new_tokens, self.stop)
+        sequences = np.full((len(added), max(1, *map(len, added))), -1)
+        for row, tokens in zip(sequences, added, strict=True):
+            row[: len(tokens)] = tokens
+        return dict(self.kind.outputs({"sequences": sequences}, batch))
+
+
+@dataclass(frozen=True)
+class OpenNativeDecoder:
+    """A decoder on the native engine with what prepares its inputs.
+
+    Args:
+        source: What was opened.
+        decoder: The model.
+        processor: Its tokenizer.
+        stop: Tokens that end a text.
+    """
+
+    source: Source
+    decoder: NativeDecoder
+    processor: Any
+    stop: tuple[int, ...]
+
+    def runner(self, kind: Kind) -> NativeRunner:
+        """Refuse to be asked for outputs, as evaluation does: what is here goes on with texts."""
+        raise EngineError(
+            f"{kind.name} reads the outputs of `{self.source.name}`, and the engine goes on with texts; leave out "
+            "`--engine`"
+        )
+
+    def writer(self, kind: Kind) -> NativeWriter:
+        """What goes on with texts."""
+        return NativeWriter(self.decoder, kind, self.stop)
+
+
 def is_native(engine: str | None) -> bool:
     """Whether a model is to be run by the native engine."""
     if engine is not None and engine not in ENGINES:
@@ -111,19 +168,26 @@ def refuse_with_engine(**flags: Any) -> None:
             )
 
 
-def open_packed(source: Source) -> OpenNative:
+def open_packed(source: Source) -> OpenNative | OpenNativeDecoder:
     """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
-    folder = located(source.name)
-    encoder = NativeEncoder(folder, torch.get_num_threads())
+    folder, threads = located(source.name), torch.get_num_threads()
+    processor = read_processor(str(folder), source.config, folder)
+    config = read_config(folder)
+    if decodes(config):
+        stop = GenerationSettings.read(folder, config).stop
+        return OpenNativeDecoder(source, NativeDecoder(folder, threads), processor, stop)
     weights = list(load_skeleton(source.name).parameters())
-    return OpenNative(source, encoder, read_processor(str(folder), source.config, folder), weights)
+    return OpenNative(source, NativeEncoder(folder, threads), processor, weights)
 
 
-def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative:
+def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative | OpenNativeDecoder:
     """Open a model that torch has opened on the native engine: what its weights are now, in float32."""
     plain = snapshot(model)
     config = {**plain.config.to_dict(), "architectures": [type(plain).__name__]}
     tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
     parts = ModelParts(source.name, config, tensors, from_file=False)
+    if decodes(config):
+        stop = tuple(end_tokens(model, processor)) if processor is not None else ()
+        return OpenNativeDecoder(source, NativeDecoder(parts, torch.get_num_threads()), processor, stop)
     weights = [parameter.to("meta") for parameter in plain.parameters()]
     return OpenNative(source, NativeEncoder(parts, torch.get_num_threads()), processor, weights)

@@ -1,0 +1,1 @@
+"""Decoders on the native kernels: what they are built from, and how tokens are chosen."""
