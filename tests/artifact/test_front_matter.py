@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from slimformer.artifact.card import write_card
-from slimformer.artifact.front_matter import licence_of
+from slimformer.artifact.card.front_matter import licence_of
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.front_matter import licence_of
+from slimformer.artifact.card.front_matter import licence_of
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
 from slimformer.artifact.storage.handler import storage_of, weight_files

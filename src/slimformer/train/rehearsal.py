@@ -148,8 +148,7 @@ def peak_memory() -> int:
 
 
 def _tokens(batch: Mapping[str, Any]) -> int:
-    found = batch.get("attention_mask")
-    found = batch.get("input_ids") if found is None else found
-    if found is None:
-        return 0
-    return int(found.sum()) if "attention_mask" in batch else int(found.numel())
+    mask, tokens = batch.get("attention_mask"), batch.get("input_ids")
+    if mask is not None:
+        return int(mask.sum())
+    return 0 if tokens is None else int(tokens.numel())

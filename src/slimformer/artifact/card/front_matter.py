@@ -9,7 +9,7 @@ import yaml
 
 from slimformer.artifact.layout import CARD, CONFIG
 from slimformer.errors import visible
-from slimformer.files import JsonError, read_json
+from slimformer.files import JsonError, open_file, read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +67,8 @@ def metadata_of(manifest: Manifest, storage: Storage, title: str) -> dict[str, A
 
 def licence_of(folder: Path) -> str | None:
     """The licence that the card or the config of a checkpoint names; None where neither does."""
-    told = _front_matter_of(folder / CARD).get("license") or _config_of(folder / CONFIG).get("license")
-    return told if isinstance(told, str) and _LICENCE.fullmatch(told) else None
+    licence = _front_matter_of(folder / CARD).get("license") or _config_of(folder / CONFIG).get("license")
+    return licence if isinstance(licence, str) and _LICENCE.fullmatch(licence) else None
 
 
 def _results(metrics: Mapping[str, Mapping[str, float]], task: str) -> list[dict[str, Any]]:
@@ -97,7 +97,7 @@ def _shown(value: Any) -> Any:
 
 def _front_matter_of(card: Path) -> dict[str, Any]:
     try:
-        with card.open("rb") as file:
+        with open_file(card) as file:
             match = _FRONT.match(file.read(_START).decode("utf-8", "replace"))
         content = None if match is None else yaml.safe_load(match[1])
     except (OSError, ValueError, RecursionError, yaml.YAMLError):

@@ -110,9 +110,9 @@ def rehearse(method: type[Method[Any]], config: Config, options: RunOptions) -> 
     method = method.for_settings(config)
     rates = getattr(config, "lr_grid", None) or ()
     changes: dict[str, Any] = {name: None for name in WRITTEN if getattr(config, name, None) is not None}
-    given = {name: value for name, value in config.given().items() if not rates or name not in RATE_SETTINGS}
+    settings = {name: value for name, value in config.given().items() if not rates or name not in RATE_SETTINGS}
     with models.trusting(options.trust_remote_code):
-        state = method(type(config).make({**given, **changes, **({"lr": rates[0]} if rates else {})}), options)
+        state = method(type(config).make({**settings, **changes, **({"lr": rates[0]} if rates else {})}), options)
         with state.resources:
             plan = _rehearse(state)
     return replace(plan, runs=len(rates) or 1)

@@ -6,7 +6,7 @@ import json
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from slimformer.artifact.front_matter import write_front_matter
+from slimformer.artifact.card.front_matter import write_front_matter
 from slimformer.artifact.layout import WEIGHT_SUFFIXES
 from slimformer.artifact.storage.handler import as_cell, as_code
 from slimformer.registry import STORAGE
