@@ -47,16 +47,22 @@ def noisy(scale, generator):
     return change
 
 
+def read_by(module, args):
+    """What a matrix multiplies; some round it themselves."""
+    rounding = getattr(module, "input_rounding", None)
+    return args[0] if rounding is None else rounding(args[0])
+
+
 def summed_backwards(module, args, output):
     if isinstance(module, torch.nn.Linear):
-        return torch.nn.functional.linear(args[0].flip(-1), module.weight.flip(-1), module.bias)
+        return torch.nn.functional.linear(read_by(module, args).flip(-1), module.weight.flip(-1), module.bias)
     return None
 
 
 def summed_in_double(module, args, output):
     if isinstance(module, torch.nn.Linear):
         bias = None if module.bias is None else module.bias.double()
-        return torch.nn.functional.linear(args[0].double(), module.weight.double(), bias).float()
+        return torch.nn.functional.linear(read_by(module, args).double(), module.weight.double(), bias).float()
     return None
 
 

@@ -50,7 +50,7 @@ class PackedLinear(RoundsInput, nn.Linear):
         return _forward(self, input, super().forward)
 
 
-class PackedConv1D(RoundsInput, Conv1D):  # type: ignore[misc]
+class PackedConv1D(RoundsInput, Conv1D):
     """The same for the linear layer of GPT-2, whose weight is stored as [in, out]."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,13 +11,16 @@ its layout and the columns of a group. They keep nothing from one call to the ne
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from slimformer.errors import ViewError
 from slimformer.runtime.native import instruction_set, is_built, kernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _WEIGHT = "Tensor panels, Tensor scales, int rows, int columns, int[] rule, int group"
 _SCHEMAS = {
@@ -119,7 +122,8 @@ def _register() -> torch.library.Library:
     def codes(panels: Tensor, scales: Tensor, rows: int, columns: int, *_: Any) -> Tensor:
         return scales.new_empty(rows, columns, dtype=torch.int8)
 
-    for name, fake in {"linear": linear, "embedding": embedding, "codes": codes}.items():
+    fakes: dict[str, Callable[..., Tensor]] = {"linear": linear, "embedding": embedding, "codes": codes}
+    for name, fake in fakes.items():
         torch.library.register_fake(f"slimformer::{name}", fake, lib=library)
     torch.library.register_autograd("slimformer::linear", _pass_back, setup_context=_remember, lib=library)
     return library

@@ -71,7 +71,7 @@ class PackedTensor(Tensor):
     ) -> PackedTensor:
         """A tensor without memory of its own, of the shape and type of the float weight."""
         device = panels.device if expanded is None else expanded.device
-        made: PackedTensor = torch.Tensor._make_wrapper_subclass(cls, form.shape, dtype=dtype, device=device)  # type: ignore[attr-defined]
+        made: PackedTensor = torch.Tensor._make_wrapper_subclass(cls, form.shape, dtype=dtype, device=device)
         return made
 
     def __init__(
@@ -100,7 +100,7 @@ class PackedTensor(Tensor):
         parts = [self.panels, self.scales, *([] if self.expanded is None else [self.expanded])]
         return sum(part.numel() * part.element_size() for part in parts)
 
-    def dequantize(self) -> Tensor:  # type: ignore[override]
+    def dequantize(self) -> Tensor:
         """The float weight it stands for."""
         if self.expanded is not None:
             return self.expanded
@@ -112,7 +112,7 @@ class PackedTensor(Tensor):
         y: Tensor = torch.ops.slimformer.linear(x, *self.weight, bias)
         return y
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         form = self.form
         return f"PackedTensor({list(form.shape)}, dtype={self.dtype}, codes={form.rule[0]}, group={form.group})"
 
@@ -129,8 +129,8 @@ class PackedTensor(Tensor):
         if id(self) in memo:
             already: PackedTensor = memo[id(self)]
             return already
-        parts = [copy.deepcopy(part, memo) for part in (self.panels, self.scales, self.expanded)]
-        copied = PackedTensor(parts[0], parts[1], self.form, self.dtype, parts[2])
+        panels, scales = copy.deepcopy(self.panels, memo), copy.deepcopy(self.scales, memo)
+        copied = PackedTensor(panels, scales, self.form, self.dtype, copy.deepcopy(self.expanded, memo))
         memo[id(self)] = copied
         return _marked(copied, _marks(self))
 
@@ -140,7 +140,7 @@ class PackedTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         kwargs = kwargs or {}
         if func in _OWN:
             return _OWN[func](*args, **kwargs)

@@ -19,6 +19,7 @@ from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.packed import PackedStorage
 from slimformer.errors import ArtifactError, ViewError
 from slimformer.inference.door import look_up, open_model
+from slimformer.operators import expand
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer
 from tests.artifact.storage.test_packed import answers, assert_same, quantized
 
@@ -132,7 +133,7 @@ def test_a_packed_model_in_bfloat16_is_saved_as_it_is(packed, tmp_path):
 
 
 def test_a_changed_weight_in_bfloat16_is_still_refused(packed, tmp_path):
-    model = hf.AutoModelForSequenceClassification.from_pretrained(packed, dtype=torch.bfloat16)
+    model = expand(hf.AutoModelForSequenceClassification.from_pretrained(packed, dtype=torch.bfloat16))
     with torch.no_grad():
         model.bert.pooler.dense.weight.mul_(1.5)
     with pytest.raises(ArtifactError, match="was changed after it was packed"):

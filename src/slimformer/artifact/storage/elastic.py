@@ -145,7 +145,8 @@ class WithSizes(PlainStorage):
         from slimformer.operators import expand
 
         model = super().read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
-        nest_sizes(folder, expand(model))
+        expand(model)
+        nest_sizes(folder, model)
         return model
 
     def card(self, manifest: Manifest) -> str:
