@@ -22,6 +22,7 @@ from slimformer.runtime.native import describe_runtime, is_built
 if TYPE_CHECKING:
     import argparse
 
+SHAPES = ("MiniLM-L6", "BERT-base")
 PARTS = ("encoders", "products", "starts", "growth", "profile")
 #: Packages whose versions stand in the result.
 PEERS = ("onnxruntime", "openvino", "nncf", "tokenizers")
@@ -52,7 +53,8 @@ def main() -> None:
     parser = options(__doc__)
     add_work_option(parser, "runtime")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--seconds", type=float, default=24, help="of the rounds of a batch, but for at least three")
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES, help="of the part `encoders`")
+    parser.add_argument("--seconds", type=float, default=16, help="of all rounds of a batch, where three take less")
     parser.add_argument("--longest", type=int, default=256, help="tokens that real texts are cut to")
     arguments = parser.parse_args()
     if not is_built():
@@ -80,7 +82,10 @@ def _run(arguments: argparse.Namespace) -> None:
     result |= {"instruction_set": runtime.instruction_set, "measured": result.get("measured", {})}
     for part in arguments.parts:
         began = time.perf_counter()
-        result |= measure(part, arguments)
+        added = measure(part, arguments)
+        if part == "encoders":  # shapes may be measured one by one
+            added["encoders"] = result.get("encoders", {}) | added["encoders"]
+        result |= added
         seconds = round(time.perf_counter() - began)
         result["measured"][part] = {"seconds": seconds, "threads": arguments.threads, "rounds": arguments.seconds}
         result["targets"] = targets(result, runtime.instruction_set, "avx512vnni" in runtime.available)

@@ -54,6 +54,8 @@ def _of_record(record: dict[str, Any]) -> Iterator[str]:
     for name, write in WRITERS.items():
         if result.get(name):
             yield from write(result[name])
+    if result.get("growth"):
+        yield from _growth(result["growth"], record["benchmark"])
     if result.get("left_out"):
         reasons = "; ".join(f"{name}: {reason}" for name, reason in result["left_out"].items())
         yield f"Left out of this run: {reasons}."
@@ -119,13 +121,13 @@ def _targets(targets: list[dict[str, Any]]) -> Iterator[str]:
     )
 
 
-def _growth(measured: dict[str, Any]) -> Iterator[str]:
+def _growth(measured: dict[str, Any], name: str) -> Iterator[str]:
     for axis, places in measured.items():
         peers = dict.fromkeys(peer for each in places.values() for peer in each)
         rows = {peer: [_number(each.get(peer)) for each in places.values()] for peer in peers}
         yield (
             f"Milliseconds in the width of MiniLM, by {CONSTANT[axis]}:\n\n"
-            f"![Time over {axis}](../../benchmarks/results/runtime_{axis}.svg)\n\n" + table(axis, list(places), rows)
+            f"![Time over {axis}](../../benchmarks/results/{name}_{axis}.svg)\n\n" + table(axis, list(places), rows)
         )
 
 
@@ -136,7 +138,6 @@ WRITERS = {
     "peaks": _peaks,
     "starts": _starts,
     "profile": _profile,
-    "growth": _growth,
 }
 
 

@@ -19,6 +19,8 @@ def encoders(arguments: argparse.Namespace) -> dict[str, Any]:
     result: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     for name, shape in {"tiny": TINY}.items() if arguments.tiny else SHAPES.items():
+        if not arguments.tiny and name not in arguments.shapes:
+            continue
         variants = Variants(shape, arguments.seed, arguments.work / name)
         peers, left_out = open_peers(variants, arguments.threads, arguments.tiny)
         asked = {"2x8": drawn(2, 8)} if arguments.tiny else batches(arguments.longest, arguments.seed)

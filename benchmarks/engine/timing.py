@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 PAUSE = 0.02
 #: A turn is one call, or as many as take this long, after one that brings threads and caches back.
 TURN = 0.04
+#: At least and at most; fewer where one alone takes longer than all may.
 ROUNDS = (3, 21)
+FEWEST = 2
 
 
 def take_turns(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
@@ -29,8 +31,9 @@ def take_turns(runs: Mapping[str, Callable[[], Any]], seconds: float) -> dict[st
     for number in range(most):
         for name, run in runs.items():
             turns[name].append(_turn(run, turns[name][-1] if turns[name] else None))
-        rounds = number + 1
-        if rounds >= least and (time.perf_counter() - began) * (rounds + 1) / rounds > seconds:
+        rounds, passed = number + 1, time.perf_counter() - began
+        enough = FEWEST if passed / rounds > seconds else least
+        if rounds >= enough and passed * (rounds + 1) / rounds > seconds:
             break
     return {name: statistics.median(values) for name, values in turns.items()}
 

@@ -59,3 +59,10 @@ def test_a_missed_target_is_shown_as_missed(costs, kept):
 def test_results_of_fewer_measurements_are_not_shown(costs, kept):
     kept({"instruction_set": "avx2", "encoders": {"MiniLM-L6": {"1x16": CELL}}})
     assert costs.text() == "Nothing is measured yet."
+
+
+def test_growth_has_a_picture_of_its_result(costs, kept):
+    places = {"1": CELL["ms"], "2": CELL["ms"]}
+    kept({"instruction_set": "avx2", "measured": {"growth": {}}, "growth": {"layers": places}})
+    assert "(../../benchmarks/results/runtime_layers.svg)" in costs.text()
+    assert "| layers | 1 | 2 |" in costs.text()
