@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact.storage.handler import Storage
-    from slimformer.runtime.decoding.texts import NativeGenerator
-    from slimformer.runtime.model import NativeModel
+    from slimformer.runtime.decoding.texts import NativeTexts
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Report:
 
 
 @overload
-def load(folder: str | Path, *, engine: Literal["native"]) -> NativeModel | NativeGenerator: ...
+def load(folder: str | Path, *, engine: Literal["native"]) -> NativeTexts: ...
 
 
 @overload
@@ -78,7 +77,7 @@ def load(
     cast_base: bool = False,
     *,
     engine: str | None = None,
-) -> Loaded | NativeModel | NativeGenerator:
+) -> Loaded | NativeTexts:
     """Load an artifact with the class it was saved from.
 
     What `verify` refuses is refused here too, by the same code.
@@ -114,11 +113,8 @@ def load(
     return loaded
 
 
-def _load_native(path: Path, engine: str, others: bool) -> NativeModel | NativeGenerator:
-    from slimformer.runtime.decoding.architecture import decodes
-    from slimformer.runtime.decoding.texts import NativeGenerator
-    from slimformer.runtime.encoder import read_config
-    from slimformer.runtime.model import NativeModel
+def _load_native(path: Path, engine: str, others: bool) -> NativeTexts:
+    from slimformer.runtime.decoding.texts import open_texts
 
     if engine != "native" or others:
         raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
@@ -127,10 +123,8 @@ def _load_native(path: Path, engine: str, others: bool) -> NativeModel | NativeG
         raise ArtifactError(
             f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; merge or extract it"
         )
-    if decodes(read_config(path)):
-        return NativeGenerator(path)
     length = None if manifest.task is None else manifest.task.settings.get("max_length")
-    return NativeModel(path, max_length=length if isinstance(length, int) else None)
+    return open_texts(path, max_length=length if isinstance(length, int) else None)
 
 
 def verify(

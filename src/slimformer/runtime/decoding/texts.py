@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer.config import check_count
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import as_path
 from slimformer.models.processors.backend import panics_raised
 from slimformer.runtime.decoder import NativeDecoder
+from slimformer.runtime.decoding.architecture import decodes
 from slimformer.runtime.decoding.settings import GenerationSettings
-from slimformer.runtime.model import read_tokenizer
+from slimformer.runtime.encoder import read_config
+from slimformer.runtime.model import NativeModel, read_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.runtime.decoding.choosing import Sampling
+
+
+#: What is asked with texts.
+NativeTexts: TypeAlias = "NativeModel | NativeGenerator"
 
 
 class NativeGenerator:
@@ -104,3 +110,8 @@ class NativeGenerator:
 
     def _text(self, tokens: list[int]) -> str:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def open_texts(folder: Path, max_length: int | None = None) -> NativeTexts:
+    """A model of texts with its tokenizer: a decoder, or an encoder that cuts texts to so many tokens."""
+    return NativeGenerator(folder) if decodes(read_config(folder)) else NativeModel(folder, max_length=max_length)
