@@ -27,7 +27,7 @@ from slimformer.runtime.encoder import NativeEncoder
 from slimformer.runtime.mapping import map_tensors
 from slimformer.runtime.native import VARIABLE, is_built, kernels
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
-from slimformer.views.rounding import tied_modules
+from slimformer.views.tied import tied_modules
 from tests import zoo
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")

@@ -30,7 +30,7 @@ from slimformer.views import (
     strip,
     uniform_scores,
 )
-from slimformer.views.rounding import tied_modules
+from slimformer.views.tied import tied_modules
 from tests import zoo
 
 

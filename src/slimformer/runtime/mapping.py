@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from slimformer.files import JsonError, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +55,10 @@ def map_tensors(file: Path) -> dict[str, Array]:
     length = int.from_bytes(bytes_[:8].tobytes(), "little")
     if length > min(HEADER_BYTES, len(bytes_) - 8):
         raise ValueError(f"its header has {length} bytes, and the file {len(bytes_)}")
-    header = json.loads(bytes_[8 : 8 + length].tobytes().decode())
+    try:
+        header = parse_json(bytes_[8 : 8 + length].tobytes(), halves=True, repeats=False)
+    except JsonError as error:
+        raise ValueError(f"its header is no JSON: {error}") from None
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
     header.pop("__metadata__", None)

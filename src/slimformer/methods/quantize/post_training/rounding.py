@@ -13,7 +13,7 @@ from slimformer.methods.quantize.post_training.calibration import Walk
 from slimformer.methods.quantize.post_training.compensation import compensate, fit_scales
 from slimformer.methods.quantize.student import rounding_for
 from slimformer.views import QuantizedWeight, round_activations
-from slimformer.views.rounding import tied_modules
+from slimformer.views.tied import tied_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
