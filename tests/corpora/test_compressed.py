@@ -74,13 +74,13 @@ def test_a_stream_is_cut_where_a_file_is(tmp_path_factory, lengths, step, begin)
 
 @pytest.mark.parametrize("compression", COMPRESSORS)
 def test_a_file_that_was_cut_off_is_refused(write, compression):
-    noise = random.Random(0).randbytes(3 * 2**20).hex().encode()
+    noise = random.Random(0).randbytes(2**18).hex().encode()
     content = COMPRESSORS[compression](b"a text\n" + b"\n".join(noise[at : at + 99] for at in range(0, len(noise), 99)))
-    corpus = open_corpus(write(f"a.txt{compression}", content[: len(content) - 9]))
+    path = write(f"a.txt{compression}", content[: len(content) - 9])
     with pytest.raises(
         DataError, match=rf"`.*a\.txt\{compression}` is not a whole \{compression} file .*; copy it again"
     ):
-        corpus.check()
+        open_corpus(path, segment=2**14).check()  # when a compressed block of the beginning is read, or one further on
 
 
 def test_several_streams_in_one_file(write):
