@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # What torch.compile makes is kept, so that a second run need not wait for it; the number of threads is written in it.
+    # What torch.compile makes is kept, so that a second run need not wait for it; it is made for a number of threads.
     compiled = arguments.work / f"compiled_for_{arguments.threads}"
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled.resolve()))
     import torch
