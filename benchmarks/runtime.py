@@ -67,8 +67,9 @@ def main() -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # What torch.compile makes is kept, so that a second run need not wait for it.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((arguments.work / "compiled").resolve()))
+    # What torch.compile makes is kept, so that a second run need not wait for it; it is made for a number of threads.
+    compiled = arguments.work / f"compiled_for_{arguments.threads}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled.resolve()))
     import torch
 
     from engine.growth import pictures

@@ -43,7 +43,7 @@ def openvino_peers(
             {"INFERENCE_PRECISION_HINT": "bf16"},
             "bfloat16",
         ),
-        "OpenVINO, int8": (lambda: _calibrated(core, variants), floats, "int8"),
+        "OpenVINO, int8": (lambda: _calibrated(core, variants), floats, "calibrated int8"),
         "OpenVINO, int8 weights": (lambda: packed(core.read_model(variants.onnx("float")), 8), INTEGERS, "int8"),
         "OpenVINO, 2-bit weights": (
             lambda: packed(core.read_model(variants.onnx("ternary in floats")), 2),

@@ -25,8 +25,9 @@ NATIVE, NATIVE_FLOAT = "slimformer, ternary", "slimformer, float32"
 ORT_INT8, ORT_FLOAT = "ONNX Runtime, int8", "ONNX Runtime, float32"
 #: Its other int8: rows in blocks with a scale each, as `slimformer export` writes them.
 ORT_INT8_BLOCKS = "ONNX Runtime, int8 in blocks"
-#: How far answers may be from those of torch, as a share of their length.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.5, "ternary": 0.25, "2-bit": 0.25}
+#: How far answers may be from those of torch, as a share of their length; unlike ones are 1.4 away. Scales that were
+#: measured on other tokens are the furthest.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 0.1, "int8": 0.5, "calibrated int8": 0.8, "ternary": 0.25, "2-bit": 0.25}
 
 
 @dataclass(frozen=True)
