@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 import slimformer  # noqa: F401  (teaches Transformers to read packed weights)
 from slimformer import Anatomy
+from slimformer.anatomy.tied import tied_modules
 from slimformer.artifact import pack
 from slimformer.errors import ConfigError, DataError
 from slimformer.runtime.architecture import ARCHITECTURES, HEADS
@@ -27,7 +28,6 @@ from slimformer.runtime.encoder import NativeEncoder
 from slimformer.runtime.mapping import map_tensors
 from slimformer.runtime.native import VARIABLE, is_built, kernels
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
-from slimformer.views.tied import tied_modules
 from tests import zoo
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")

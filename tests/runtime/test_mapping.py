@@ -89,7 +89,7 @@ ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     [
         (b"", "Expecting value"),
         (b"{", "Expecting property name"),
-        (b"\xff\xfe{}", "can't decode"),
+        (b"\xff\xfe{}", "is not UTF-8"),
         ([], "no object"),
         ({"a": 7}, "no shape or place"),
         ({"a": {**ENTRY, "shape": [-2]}}, "no shape or place"),

@@ -14,6 +14,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from slimformer import Anatomy
+from slimformer.anatomy.tied import tied_modules
 from slimformer.errors import AnatomyError, ViewError
 from slimformer.views import (
     MaskView,
@@ -30,7 +31,6 @@ from slimformer.views import (
     strip,
     uniform_scores,
 )
-from slimformer.views.tied import tied_modules
 from tests import zoo
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from slimformer.anatomy import Anatomy
+from slimformer.anatomy.tied import tied_head
 from slimformer.errors import ViewError
 from slimformer.views.attention import goes_through_registry, set_operand_rounding, use_attention
-from slimformer.views.tied import tied_head
 from slimformer.views.view import pass_inside, readable, remember
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from slimformer.anatomy import Anatomy, Matrix
+from slimformer.anatomy.tied import tied_modules
 from slimformer.errors import ConfigError
 from slimformer.methods.quantize.config import FLOAT
 from slimformer.objectives import Models, Teacher, TermObjective, TermSpec, build_terms
 from slimformer.objectives.terms.term import block_pairs
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
-from slimformer.views.tied import tied_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from slimformer.anatomy import Anatomy
+from slimformer.anatomy.tied import tied_modules
 from slimformer.formats import Granularity, find_format
 from slimformer.methods.quantize.config import FLOAT
 from slimformer.methods.quantize.post_training.calibration import Walk
 from slimformer.methods.quantize.post_training.compensation import compensate, fit_scales
 from slimformer.methods.quantize.student import rounding_for
 from slimformer.views import QuantizedWeight, round_activations
-from slimformer.views.tied import tied_modules
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from slimformer.anatomy import Anatomy
+    from slimformer.anatomy.anatomy import Anatomy
 
 
 def tied_head(anatomy: Anatomy) -> nn.Module | None:
