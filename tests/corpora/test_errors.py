@@ -61,7 +61,7 @@ from tests.corpora.making import ids
         ("a.parquet", b"no table", r"a.parquet` is not a Parquet file that can be read: .*; copy it again"),
         ("a.txt.zst", b"no frame", r"a.txt.zst` is not a whole .zst file that can be read: ZSTD .*; copy it again"),
         ("a.txt.xz", b"no stream", r"a.txt.xz` is not a whole .xz file that can be read: .*; copy it again"),
-        ("a.parquet.gz", gzip.compress(b"PAR1"), r"a.parquet.gz` is Parquet, which is compressed already"),
+        ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), r"a.parquet.gz` is Parquet, which is compressed already"),
         ("a.pdf", b"%PDF", r"a.pdf` ends in `.pdf`, which no reader knows; give a file that ends in one of: .txt, "),
         (
             "a.jsonl.gz",
