@@ -67,19 +67,18 @@ def test_layers_agree_with_floats_on_the_inputs_they_have(family, tmp_path):
     model = loaded(build(family), tmp_path)
     apart = []
 
-    def compare(module, inputs, output):
+    def compare(module, inputs, _):  # some families round what comes out, in hooks
+        packed = module.forward(*inputs)
         with in_floats(module):
             reference = module.forward(*inputs)
-        apart.append(float((output - reference).abs().max() / reference.abs().max().clamp(min=1e-9)))
+        apart.append(float((packed - reference).abs().max() / reference.abs().max().clamp(min=1e-9)))
 
     modules = [module for module in model.modules() if getattr(module, "input_rounding", None) is not None]
     for module in modules:
         module.register_forward_hook(compare)
     outputs(model, zoo.inputs_for(family))
     assert len(apart) >= len(modules) > 0
-    # The last bit of a step decides of a value in the middle of two of them, which then is another one.
-    assert sum(each <= 1e-4 for each in apart) >= 0.8 * len(apart)
-    assert max(apart) <= 0.02
+    assert max(apart) <= 1e-4
 
 
 def test_weights_in_memory_are_as_small_as_in_the_file(tmp_path):
