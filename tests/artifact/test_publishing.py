@@ -30,6 +30,7 @@ DONE = Path(__file__).parents[1] / "artifacts"
         (r"\\server\ada\reviews", "…/reviews"),
         ("file:///home/ada/reviews", "…/reviews"),
         ("news=/home/ada/news,web=~/web", "news=…/news,web=…/web"),
+        ("news=/home/ada lovelace/news,web=~/web", "news=…/news,web=…/web"),
         ("corpus:/home/ada/news", "corpus:…/news"),
     ],
 )

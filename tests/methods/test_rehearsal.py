@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import TYPE_CHECKING
 
 import pytest
 
-from slimformer.errors import TrainingError
+from slimformer.errors import DataError, TrainingError, UsageError
+from slimformer.methods.distill.config import DistillConfig
+from slimformer.methods.distill.method import Distill
 from slimformer.methods.finetune.config import FinetuneConfig
 from slimformer.methods.finetune.method import Finetune
 from slimformer.methods.method import RunOptions
@@ -66,6 +69,36 @@ def test_what_a_run_refuses_a_dry_run_refuses(room: Path, tmp_path: Path) -> Non
         rehearse(Finetune, task(room, tmp_path / "out", max_steps=2), RunOptions(quiet=True))
     with pytest.raises(TrainingError, match="`--out` is"):
         rehearse(Finetune, task(room, room / "data", max_steps=2), RunOptions(quiet=True))
+
+
+def test_a_dry_run_begins_at_the_beginning(room: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave out `--resume`"):
+        rehearse(Finetune, task(room, tmp_path / "out", max_steps=2), RunOptions(quiet=True, resume=True))
+
+
+def test_a_push_that_could_not_be_made_is_refused(room: Path) -> None:
+    config = FinetuneConfig.make({"model": str(room / "base"), "data": str(room / "data"), "task": "classification"})
+    with pytest.raises(UsageError, match="nothing is written without `--out`"):
+        rehearse(Finetune, config, RunOptions(quiet=True, push_to_hub="someone/model"))
+
+
+def test_what_a_run_would_keep_is_not_kept(room: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("a good film\n" * 400)
+    before = sorted(tmp_path.rglob("*"))
+    kept = {"token_cache": str(tmp_path / "tokens"), "teacher_cache": str(tmp_path / "kept"), "teacher_cache_limit": 1}
+    config = DistillConfig.make(
+        {
+            **{"teacher": str(room / "base"), "corpus": str(tmp_path / "texts"), "out": str(tmp_path / "out")},
+            **{"layers": 1, "max_steps": 3, "batch_size": 2, "max_length": 16},
+            **kept,
+        }
+    )
+    assert rehearse(Distill, config, RunOptions(quiet=True)).steps == 3
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "texts" / "a.txt.gz").write_bytes(gzip.compress(b"a good film\n" * 400))
+    with pytest.raises(DataError, match="unpacked"):
+        rehearse(Distill, config, RunOptions(quiet=True))
 
 
 def test_a_run_after_a_dry_run_is_the_same_as_without(room: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ HIDDEN = "…/"
 #: A text that is a path outside the current folder: absolute, of a home, of another drive, or with a way up in it.
 _OUTSIDE = re.compile(r"[/~\\]|[A-Za-z]:[\\/]|file:/|(?:.*[/\\])?\.\.(?:[/\\]|\Z)", re.DOTALL)
 #: Such a path inside a text, as in `reviews=/data/reviews`; an address such as `https://…` is none.
-_INSIDE = re.compile(r"(?<![\w.…/\\~-])(?!//)(?:~[^/\\\s]*|[A-Za-z]:|\.\.)?[/\\][^\s,;=:'\"]+")
+_INSIDE = re.compile(r"(?<![\w.…/\\~-])(?!//)(?:~[^/\\\s]*|[A-Za-z]:|\.\.)?[/\\][^,;=:'\"]+")
 
 
 def public_files(folder: Path) -> dict[str, Path | bytes]:

@@ -80,13 +80,16 @@ def _operators(model: str) -> dict[str, Any]:
     """How many packed weights of an artifact torch runs by operators, and how many as floats; nothing for others."""
     from slimformer.artifact import read_manifest
     from slimformer.artifact.loading import load_model
-    from slimformer.files import as_path
     from slimformer.inference.source import is_artifact
+    from slimformer.models import located
     from slimformer.operators import coverage
 
-    if not is_artifact(model) or not read_manifest(model).model.storage.startswith("packed"):
+    if not is_artifact(model):
         return {}
-    counted = coverage(load_model(as_path(model)))
+    folder = located(model)
+    if not read_manifest(folder).model.storage.startswith("packed"):
+        return {}
+    counted = coverage(load_model(folder))
     return {"by_operators": len(counted.packed), "expanded": len(counted.expanded)}
 
 

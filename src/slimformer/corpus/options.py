@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from slimformer.config import Config, Positive
+from slimformer.errors import DataError
 from slimformer.tasks.options import Column
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from slimformer.corpus.corpus import Corpus
     from slimformer.corpus.tokens.building import Progress
 
@@ -53,6 +58,19 @@ OFF = "off"
 KEPT = 2**26
 
 
+_NOTHING_KEPT: ContextVar[bool] = ContextVar("nothing_kept", default=False)
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """No tokens are kept inside the `with` block, whatever the settings say."""
+    token = _NOTHING_KEPT.set(True)
+    try:
+        yield
+    finally:
+        _NOTHING_KEPT.reset(token)
+
+
 def default_cache() -> str:
     """Where tokens are kept unless told otherwise: with what other programs keep for later."""
     return str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "slimformer" / "tokens")
@@ -86,8 +104,15 @@ class TokenOptions(CorpusOptions):
             corpus: The corpus.
             progress: Told how far a cache is.
         """
-        kept = corpus.size >= KEPT or not all(source.seekable for source in corpus.sources)
-        place = self.token_cache or (default_cache() if kept else OFF)
+        seekable = all(source.seekable for source in corpus.sources)
+        place = self.token_cache or (default_cache() if corpus.size >= KEPT or not seekable else OFF)
+        if _NOTHING_KEPT.get() and place != OFF:
+            if not seekable:
+                raise DataError(
+                    "compressed files are read by their tokens, which `--dry-run` does not keep; try it on one of them "
+                    "unpacked"
+                )
+            place = OFF
         return {"cache": None if place == OFF else place, "workers": self.workers, "progress": progress}
 
     def idle_without_corpus(self, unused: bool, needed: str) -> dict[str, tuple[bool, str]]:

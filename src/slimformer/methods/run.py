@@ -53,19 +53,30 @@ def run(method: type[Method[Any]], config: Config, options: RunOptions) -> RunRe
             return state.follow_up(_run(state))
 
 
-def _pushed(method: type[Method[Any]], config: Config, options: RunOptions, name: str) -> RunResult:
-    """A run whose result is pushed to the Hub; what belongs to it, such as its phases, stays here."""
-    from slimformer.integrations.hub import check_login, check_name, push
+def check_push(config: Config, options: RunOptions) -> None:
+    """Refuse a push that could not be made, before the work for it."""
+    from slimformer.integrations.hub import check_login, check_name
 
+    name = options.push_to_hub
+    if name is None:
+        return
     if getattr(config, "out", None) is None:
         raise UsageError(f"`--push-to-hub` is `{name}`, and nothing is written without `--out`; give both")
     if is_main():
         check_name(name)
         check_login(name)
+
+
+def _pushed(method: type[Method[Any]], config: Config, options: RunOptions, name: str) -> RunResult:
+    """A run whose result is pushed to the Hub; what belongs to it, such as its phases, stays here."""
+    from slimformer.integrations.hub import push
+
+    check_push(config, options)
     result = run(method, config, replace(options, push_to_hub=None))
     if result.folder is None or not is_main():
         return result
-    pushed = push(result.folder, name)
+    with models.trusting(options.trust_remote_code):
+        pushed = push(result.folder, name)
     if not options.quiet:
         show_notes(list(pushed.notes))
     return replace(result, pushed=pushed)

@@ -90,7 +90,7 @@ class Processes(Generic[Job, Answer]):
             pickle.dump(job, process.stdin, pickle.HIGHEST_PROTOCOL)
             process.stdin.flush()
             succeeded, answer = pickle.load(process.stdout)
-        except (EOFError, BrokenPipeError) as error:
+        except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
             raise DataError(
                 f"a process that makes tokens ended before its work was done (code {process.wait()}); free some "
                 "memory, or give `--workers 1`"
@@ -113,7 +113,7 @@ def _start() -> subprocess.Popen[bytes]:
     paths = os.pathsep.join(path for path in sys.path if path)
     # The threads of a tokenizer would contend for the cores that the processes share already.
     environment = {**os.environ, "PYTHONPATH": paths, "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", f"from {__name__} import answer; answer()"]
+    command = [sys.executable, "-P", "-c", f"from {__name__} import answer; answer()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 

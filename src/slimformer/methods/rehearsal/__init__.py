@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.artifact.storage.precision import check_range
+from slimformer.corpus.options import keeping_nothing
+from slimformer.errors import UsageError
 from slimformer.methods.output import OutputDirectory
-from slimformer.methods.run import run, show_notes
+from slimformer.methods.run import check_push, run, show_notes
 from slimformer.registry import METHODS
 from slimformer.train.folder import METHOD
 from slimformer.train.rates import RATE_SETTINGS
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from slimformer.methods.output import RunResult
 
 #: Settings that name what a run fills beside its result.
-WRITTEN = ("tensorboard", "teacher_cache", "report")
+WRITTEN = ("tensorboard", "teacher_cache", "teacher_cache_limit", "report")
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,16 @@ def rehearse(method: type[Method[Any]], config: Config, options: RunOptions) -> 
         config: Its settings.
         options: How the run would be carried out.
     """
+    if options.resume:
+        raise UsageError("`--dry-run` looks at a run from its beginning; leave out `--resume`")
+    check_push(config, options)
     method = method.for_settings(config)
     rates = getattr(config, "lr_grid", None) or ()
-    changes: dict[str, Any] = {name: None for name in WRITTEN if getattr(config, name, None) is not None}
-    settings = {name: value for name, value in config.given().items() if not rates or name not in RATE_SETTINGS}
+    left_out = {*WRITTEN, *(RATE_SETTINGS if rates else ())}
+    settings = {name: value for name, value in config.given().items() if name not in left_out}
     with models.trusting(options.trust_remote_code):
-        state = method(type(config).make({**settings, **changes, **({"lr": rates[0]} if rates else {})}), options)
-        with state.resources:
+        state = method(type(config).make({**settings, **({"lr": rates[0]} if rates else {})}), options)
+        with state.resources, keeping_nothing():
             plan = _rehearse(state)
     return replace(plan, runs=len(rates) or 1)
 

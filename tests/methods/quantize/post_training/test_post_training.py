@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 import torch
 import transformers as hf
@@ -176,6 +178,13 @@ def test_lessons_that_were_stopped_go_on_and_give_the_same_file(room, tmp_path, 
 def test_settings_that_make_no_sense_are_refused(room, settings, message):
     with pytest.raises(ConfigError, match=message):
         run(room, **settings)
+
+
+def test_compressed_texts_are_refused_before_work(room, tmp_path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one text\nanother\n"))
+    with pytest.raises(DataError, match="is compressed, and a few hundred texts are enough here"):
+        run(room, tmp_path / "out", corpus=str(tmp_path / "a.txt.gz"), weights="int8")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt.gz"]
 
 
 def test_what_cannot_be_calibrated_on_is_refused(room, tmp_path):

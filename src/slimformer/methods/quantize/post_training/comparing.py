@@ -70,6 +70,7 @@ def _ask(model: nn.Module, batches: Sequence[Batch]) -> Iterator[tuple[Tensor, T
         for batch in batches:
             output = model(**placed(batch, model))
             logits = output.get("logits")
-            yield states.pop(), None if logits is None or logits.shape[-1] < 2 else logits.argmax(dim=-1)
+            choice = None if logits is None or logits.shape[-1] < 2 else logits.argmax(dim=-1).cpu()
+            yield states.pop().cpu(), choice  # another model may be elsewhere
     finally:
         hook.remove()

@@ -70,7 +70,7 @@ def compensate(
     """
     rest = weight.detach().to(torch.float32)
     diagonal = hessian.diagonal().to(torch.float32)
-    scales = fit_scales(rest, diagonal, number_format, granularity)
+    scales = fit_scales(rest, damped_diagonal(diagonal, damping), number_format, granularity)
     spread = granularity.spread(scales, rest.shape[1]).expand_as(rest)
     order = diagonal.argsort(descending=True, stable=True)
     factor = inverse_factor(hessian[order][:, order], damping)
@@ -99,6 +99,11 @@ def _round_columns(rest: Tensor, scales: Tensor, factor: Tensor, number_format: 
     return codes, errors
 
 
+def damped_diagonal(diagonal: Tensor, damping: float) -> Tensor:
+    """The mean squares of inputs with a share of their mean added, so that none weighs nothing: [in]."""
+    return diagonal + (damping * float(diagonal.mean()) or 1.0)
+
+
 def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     """U of H⁻¹ = UᵀU, upper triangular, float32; inputs that never occur count like the rarest ones.
 
@@ -113,7 +118,7 @@ def inverse_factor(hessian: Tensor, damping: float) -> Tensor:
     mean = float(wide.diagonal().mean())
     if not mean < torch.inf:
         raise FormatError("an input that was recorded holds NaN or infinity; check the model and the texts")
-    damped = wide + torch.eye(len(wide), dtype=wide.dtype, device=wide.device) * (damping * mean or 1.0)
+    damped = wide.diagonal_scatter(damped_diagonal(wide.diagonal(), damping))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     factor: Tensor = torch.linalg.cholesky(inverse, upper=True)
     return factor.to(torch.float32)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.corpus import ImageCorpus, open_images
 from slimformer.corpus.corpus import Part
+from slimformer.corpus.source import SequentialSource
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.methods.corpus import example_length
 from slimformer.methods.quantize.post_training.calibration import batches_of
@@ -58,6 +59,11 @@ class Unlabelled:
             limits = (models.positions(source.config), getattr(processor, "model_max_length", None))
             self.length = example_length(config.max_length, *limits, default=LENGTH)
             self.whole = config.open_texts()
+            for each in self.whole.sources:
+                if isinstance(each, SequentialSource):
+                    raise DataError(
+                        f"`{each.name}` is compressed, and a few hundred texts are enough here; unpack some"
+                    )
         if not self._count(held_out=True, most=1) or not self._count(held_out=False, most=1):
             raise DataError(
                 "the corpus has too few different examples to hold some out and compare on; give more of them"
