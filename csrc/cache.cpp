@@ -20,8 +20,8 @@ std::size_t value_floats(const KeptShape& shape, std::size_t positions) { return
 
 }  // namespace
 
-Cache::Cache(std::uint64_t decoder, std::vector<KeptShape> shapes) : decoder_(decoder) {
-    for (const KeptShape& shape : shapes) blocks_.push_back({shape, {}, {}, {}});
+Cache::Cache(std::uint64_t decoder, std::vector<KeptShape> shapes) : decoder_(decoder), shapes_(std::move(shapes)) {
+    for (const KeptShape& shape : shapes_) blocks_.push_back({shape, {}, {}, {}});
 }
 
 void Cache::crop(int length) {
@@ -35,13 +35,15 @@ void Cache::crop(int length) {
 
 std::size_t Cache::bytes() const {
     std::size_t sum = 0;
-    for (const Block& block : blocks_) sum += block.keys.size() + 4 * (block.key_scales.size() + block.values.size());
+    const std::size_t positions = capacity_;
+    for (const KeptShape& shape : shapes_)
+        sum += shape.heads * (key_bytes(shape, positions) + sizeof(float) * (positions + value_floats(shape, positions)));
     return sum;
 }
 
 void Cache::reserve(int length) {
     if (length <= capacity_) return;
-    const std::size_t before = capacity_, after = padded(std::max(length, 2 * capacity_), kLanes);
+    const std::size_t before = capacity_, after = padded(std::max(length, 2 * capacity_.load()), kLanes);
     std::vector<Block> wider;
     for (const Block& block : blocks_) {
         const KeptShape& shape = block.shape;

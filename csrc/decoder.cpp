@@ -97,7 +97,7 @@ void Decoder::check(const NewTokens& input) const {
     check_starts(input.starts, input.sequences, shape().longest);
     for (int i = 0; i < input.sequences; i++) {
         const Cache& cache = *input.caches[i];
-        if (cache.decoder_ != number_ || cache.blocks_.size() != stack_.blocks.size())
+        if (cache.decoder_ != number_ || cache.shapes_.size() != stack_.blocks.size())
             throw InputError("a cache that another decoder made, or this one before it was complete");
     }
     for (int i = 0; i < input.tokens(); i++)
@@ -184,9 +184,9 @@ void Decoder::answer(const Forward& forward, const NewTokens& input, Space& spac
 }
 
 void Decoder::run(const Kernels& kernels, Pool& pool, int threads, const NewTokens& input, float* out) const {
+    const CacheUse use(input);
     check(input);
     if (input.sequences == 0) return;
-    const CacheUse use(input);
     for (int i = 0; i < input.sequences; i++) {
         Cache& cache = *input.caches[i];
         const int added = input.starts[i + 1] - input.starts[i];

@@ -41,9 +41,11 @@ class Cache {
     KeptHead head(std::size_t block, int number);
 
     const std::uint64_t decoder_;
+    const std::vector<KeptShape> shapes_;
     std::vector<Block> blocks_;
-    int length_ = 0;
-    int capacity_ = 0;  // a multiple of 16
+    // Other threads may ask for both while a forward makes the cache longer.
+    std::atomic<int> length_{0};
+    std::atomic<int> capacity_{0};  // a multiple of 16
     std::atomic<bool> busy_{false};
 };
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -296,6 +297,37 @@ def test_forged_tensors_are_refused(tmp_path, name, change):
     save_file(tensors, tmp_path / "model.safetensors")
     with pytest.raises(EngineError):
         NativeDecoder(tmp_path)
+
+
+def test_answers_that_are_no_numbers_leave_caches_as_they_were(tmp_path):
+    save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["model.layers.1.mlp.down_proj.weight"] *= 3e38  # finite, and what comes of it is not
+    save_file(tensors, tmp_path / "model.safetensors")
+    decoder = NativeDecoder(tmp_path, threads=1)
+    caches = [decoder.cache(), decoder.cache()]
+    with pytest.raises(DataError, match="NaN or infinity"):
+        decoder.run([[5, 6, 7], [8]], caches)
+    assert [cache.length for cache in caches] == [0, 0]
+
+
+def test_a_cache_can_be_asked_while_it_grows(tmp_path):
+    save(tmp_path)
+    decoder = NativeDecoder(tmp_path, threads=1)
+    cache, seen, done = decoder.cache(), set(), threading.Event()
+
+    def ask():
+        while not done.is_set():
+            seen.add((cache.length, cache.bytes))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    for _ in range(40):
+        decoder.run([[5]], [cache])
+    done.set()
+    asking.join()
+    assert cache.length == 40
+    assert max(size for _, size in seen) <= cache.bytes
 
 
 @pytest.mark.slow

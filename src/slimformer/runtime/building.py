@@ -62,6 +62,9 @@ def build(model: ModelParts, architecture: Architecture, head: Head) -> Any:
 class BlockReader:
     """Reads what the blocks of encoders and decoders have alike."""
 
+    #: What is added to a variance where a config does not say it.
+    epsilon_unsaid = 1e-12
+
     def __init__(self, stored: Checkpoint, settings: Settings, family: Family) -> None:
         self.stored = stored
         self.settings = settings
@@ -70,7 +73,7 @@ class BlockReader:
         self.hidden = settings.count("hidden_size", "dim")
         self.heads = settings.count("num_attention_heads", "n_heads")
         self.rounds = settings.rounds()
-        self.epsilon = settings.epsilon()
+        self.epsilon = settings.epsilon(self.epsilon_unsaid)
         if not self.hidden or not self.heads:
             raise settings.wrong("num_attention_heads", self.heads)
 

@@ -92,6 +92,8 @@ class NativeDecoder:
         except kernels().InputError as error:
             raise DataError(f"the engine was given {error}") from error
         if not np.isfinite(logits).all():
+            for cache, count in zip(caches, lengths, strict=True):
+                cache.crop(cache.length - count)
             raise DataError(f"`{self.name}` answers with NaN or infinity; copy it again, or make it anew")
         return np.asarray(logits)
 

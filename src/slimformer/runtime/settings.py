@@ -46,10 +46,10 @@ class Settings:
             raise self.wrong(name, value)
         return value
 
-    def epsilon(self) -> float:
-        """What is added to a variance."""
+    def epsilon(self, unsaid: float) -> float:
+        """What is added to a variance; the other where a config does not say it."""
         name = next((name for name in ("norm_eps", "rms_norm_eps") if name in self.config), "layer_norm_eps")
-        value = self.config.get(name, 1e-12)
+        value = self.config.get(name, unsaid)
         if not isinstance(value, float) or not 0 <= value < 1:
             raise self.wrong(name, value)
         return value

@@ -50,7 +50,12 @@ def test_a_folder_says_when_to_stop_and_how_to_draw(folder, tmp_path):
     assert generator.settings.stop == (3, 4)
     assert generator.settings.sampling == Sampling(temperature=1.5)
     assert generator("dull", max_new_tokens=20) == generator("dull", max_new_tokens=20, sampling=Sampling(1.5))
-    for wrong in ('{"eos_token_id": "a"}', "[]", "{", '{"eos_token_id": [-1]}'):
+    settings.write_text(json.dumps({"do_sample": True, "top_k": 0, "repetition_penalty": 1.0, "bad_words_ids": None}))
+    assert NativeGenerator(tmp_path, threads=1).settings.sampling == Sampling(top_k=None)
+    for wrong in (
+        *('{"eos_token_id": "a"}', "[]", "{", '{"eos_token_id": [-1]}', '{"repetition_penalty": 1.1}'),
+        *('{"do_sample": true, "temperature": 0}', '{"num_beams": 4}'),
+    ):
         settings.write_text(wrong)
         with pytest.raises(EngineError):
             NativeGenerator(tmp_path)

@@ -16,7 +16,7 @@ from slimformer.runtime.building import ModelParts
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.decoding.architecture import decodes
-from slimformer.runtime.decoding.settings import GenerationSettings
+from slimformer.runtime.decoding.settings import read_stop
 from slimformer.runtime.encoder import NativeEncoder, read_config
 from slimformer.views import snapshot
 
@@ -174,7 +174,8 @@ def open_packed(source: Source) -> OpenNative | OpenNativeDecoder:
     processor = read_processor(str(folder), source.config, folder)
     config = read_config(folder)
     if decodes(config):
-        stop = GenerationSettings.read(folder, config).stop
+        own = getattr(processor, "eos_token_id", None)
+        stop = read_stop(folder, config) or (() if own is None else (own,))
         return OpenNativeDecoder(source, NativeDecoder(folder, threads), processor, stop)
     weights = list(load_skeleton(source.name).parameters())
     return OpenNative(source, NativeEncoder(folder, threads), processor, weights)

@@ -29,6 +29,8 @@ def build_decoder(model: ModelParts, architecture: DecoderArchitecture) -> Any:
 
 
 class _Builder(BlockReader):
+    epsilon_unsaid = 1e-6
+
     def __init__(
         self, stored: Checkpoint, settings: Settings, architecture: DecoderArchitecture, model: ModelParts
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from slimformer.errors import describe
+from slimformer.errors import ConfigError, describe
 from slimformer.files import JsonError, read_json
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.decoding.choosing import Sampling
@@ -16,6 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GENERATION_CONFIG = "generation_config.json"
+#: Settings that change which token comes next and are not known here, with the values that change nothing.
+NEUTRAL: dict[str, Any] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "num_beams": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "bad_words_ids": [],
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+}
 
 
 @dataclass(frozen=True)
@@ -33,24 +48,46 @@ class GenerationSettings:
     @classmethod
     def read(cls, folder: Path, config: Mapping[str, Any]) -> GenerationSettings:
         """Those of a folder; what its `generation_config.json` does not say, `config` does."""
-        said = dict(config)
-        if (folder / GENERATION_CONFIG).is_file():
-            try:
-                own = read_json(folder / GENERATION_CONFIG, CONFIG_BYTES)
-            except (OSError, JsonError) as error:
+        said = _said(folder, config)
+        for name, neutral in NEUTRAL.items():
+            value = said.get(name)
+            if value is not None and value != neutral:
                 raise EngineError(
-                    f"`{folder / GENERATION_CONFIG}` cannot be read ({error}); mend it, or remove it"
-                ) from error
-            if not isinstance(own, dict):
-                raise EngineError(f"`{folder / GENERATION_CONFIG}` is no object; mend it, or remove it")
-            said |= {name: value for name, value in own.items() if value is not None}
-        ends = said.get("eos_token_id")
-        stop = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
-        if any(type(end) is not int or end < 0 for end in stop):
-            raise EngineError(
-                f"`{folder}` has `eos_token_id` `{describe(ends)}`, which is no number of a token; mend it"
-            )
+                    f"`{folder}` asks for `{name}` `{describe(value)}`, which the engine does not know; take it out of "
+                    f"{GENERATION_CONFIG}, or leave the engine out"
+                )
         if said.get("do_sample") is not True:
-            return cls(stop)
-        names = ("temperature", "top_k", "top_p")
-        return cls(stop, Sampling(**{name: said[name] for name in names if said.get(name) is not None}))
+            return cls(_stop(folder, said))
+        chosen = {name: said[name] for name in ("temperature", "top_k", "top_p") if said.get(name) is not None}
+        if chosen.get("top_k") == 0:
+            chosen["top_k"] = None
+        try:
+            return cls(_stop(folder, said), Sampling(**chosen))
+        except ConfigError as error:
+            raise EngineError(f"the settings for generating of `{folder}` cannot be used: {error}") from error
+
+
+def read_stop(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tokens that end a text, as a folder says."""
+    return _stop(folder, _said(folder, config))
+
+
+def _said(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    said = dict(config)
+    if not (folder / GENERATION_CONFIG).is_file():
+        return said
+    try:
+        own = read_json(folder / GENERATION_CONFIG, CONFIG_BYTES)
+    except (OSError, JsonError) as error:
+        raise EngineError(f"`{folder / GENERATION_CONFIG}` cannot be read ({error}); mend it, or remove it") from error
+    if not isinstance(own, dict):
+        raise EngineError(f"`{folder / GENERATION_CONFIG}` is no object; mend it, or remove it")
+    return said | {name: value for name, value in own.items() if value is not None}
+
+
+def _stop(folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:
+    ends = said.get("eos_token_id")
+    stop = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+    if any(type(end) is not int or end < 0 for end in stop):
+        raise EngineError(f"`{folder}` has `eos_token_id` `{describe(ends)}`, which is no number of a token; mend it")
+    return stop
