@@ -152,9 +152,10 @@ def test_data_is_the_weight_without_a_gradient(models):
 
 def test_a_table_of_words_is_resized_in_floats(models):
     one, other = models
-    size = one.config.vocab_size
+    size, before = one.config.vocab_size, answer(one)
     with pytest.raises(FormatError, match=IN_PLACE):
         one.resize_token_embeddings(size + 3)
+    assert torch.equal(answer(one), before)
     expected = word_weight(other).dequantize()
     expand(other).resize_token_embeddings(size + 3)
     assert torch.equal(word_weight(other)[:size], expected)
