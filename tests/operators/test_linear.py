@@ -122,6 +122,26 @@ def test_gradients_pass_as_through_floats():
     assert torch.allclose(biases[0].grad, biases[1].grad, rtol=1e-4)
 
 
+def test_gradients_pass_through_a_single_vector():
+    packed, _, tensor = held(("ternary", 6, 16, "row", False, False))
+    x, bias = torch.randn(16, requires_grad=True), torch.zeros(6, requires_grad=True)
+    tensor.product(x, bias).sum().backward()
+    assert torch.equal(bias.grad, torch.ones(6))
+    assert torch.allclose(x.grad, packed.weight().sum(0), atol=1e-5)
+
+
+def test_what_comes_out_infinite_of_a_finite_input_is_no_fault_of_the_input():
+    _, _, tensor = held(("ternary", 6, 16, "row", False, False))
+    bias = torch.zeros(6)
+    bias[2] = float("-inf")
+    x = torch.randn(3, 16)
+    expected = tensor.product(x, None)
+    expected[:, 2] = float("-inf")
+    assert torch.equal(tensor.product(x, bias), expected)
+    with pytest.raises(ViewError, match="NaN or infinity"):
+        tensor.product(torch.full((3, 16), float("nan")), bias)
+
+
 def test_the_operators_are_what_torch_asks_of_them():
     _, _, tensor = held(("ternary", 20, 32, "row", False, False))
     checks = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")

@@ -158,10 +158,19 @@ def test_expanding_a_copy_leaves_the_model_and_what_is_tied(language_model):
 
 def test_a_packed_weight_is_not_changed_in_place(language_model):
     weight = language_model.cls.predictions.decoder.weight
-    with torch.no_grad(), pytest.raises(FormatError, match="unpack"):
+    with torch.no_grad(), pytest.raises(FormatError, match=r"expand\(model\)"):
         weight.mul_(2)
     with torch.no_grad(), pytest.raises(FormatError, match="packed likewise"):
         weight.copy_(torch.zeros(weight.shape))
+
+
+def test_floats_inside_floats_are_left_in_floats(language_model):
+    layer = language_model.bert.encoder.layer[0].output.dense
+    with in_floats(language_model):
+        with in_floats(layer):
+            assert not layer.by_operator
+        assert not layer.by_operator
+    assert layer.by_operator
 
 
 def test_without_rounding_weights_stay_packed(language_model):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from slimformer.errors import FormatError
 from slimformer.operators.modules import CLASSES, ROUNDING
 from slimformer.operators.panels import panels_of, refusal
 from slimformer.operators.registered import are_here
 from slimformer.operators.tensor import PackedTensor
+from slimformer.views.packed import packed_of, set_packed
 from slimformer.views.rounding import RoundsInput
 
 if TYPE_CHECKING:
@@ -90,4 +93,8 @@ def _expand(model: nn.Module, chosen: set[int]) -> None:
             continue
         if id(weight) not in floats:
             floats[id(weight)] = nn.Parameter(weight.dequantize(), requires_grad=weight.requires_grad)
+        with suppress(FormatError):  # then saving finds that the floats are not those of what was noted
+            packed = packed_of(module)
+            if packed is not None:
+                set_packed(module, packed)
         module._parameters["weight"] = floats[id(weight)]

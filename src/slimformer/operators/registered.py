@@ -61,8 +61,8 @@ def _linear(
             flat.numpy(), added, torch.get_num_threads(), instruction_set()
         )
     )
-    # A row with something that is no number comes back as NaN throughout.
-    if not math.isfinite(float(out.sum(dtype=torch.float64))):
+    # A row with something that is no number comes back as NaN throughout; a bias, or what overflows, may do the same.
+    if not math.isfinite(float(out.sum(dtype=torch.float64))) and not bool(flat.isfinite().all()):
         raise ViewError(
             "an activation that is to be rounded holds NaN or infinity; check the inputs, or lower `--lr` if the "
             "model has diverged"
@@ -102,7 +102,7 @@ def _pass_back(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     to_input = None
     if ctx.needs_input_grad[0]:
         to_input = gradient @ decoded((panels, scales, *ctx.numbers)).to(gradient.dtype)
-    to_bias = gradient.flatten(0, -2).sum(0) if ctx.biased and ctx.needs_input_grad[-1] else None
+    to_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0) if ctx.biased and ctx.needs_input_grad[-1] else None
     return to_input, None, None, None, None, None, None, to_bias
 
 

@@ -8,21 +8,27 @@ forgotten. It is not changed in place. Elsewhere than on the CPU it holds the fl
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from slimformer.errors import FormatError
+from slimformer.operators.panels import Panels
 from slimformer.operators.registered import decoded
+from slimformer.runtime.checkpoint import rule_of
 
 if TYPE_CHECKING:
-    from slimformer.operators.panels import Panels
+    from slimformer.formats import PackedWeight
     from slimformer.operators.registered import Weight
 
 _ATEN = torch.ops.aten
+_UNCHANGED = (
+    "a packed weight is not changed in place; make floats of the model's weights with "
+    "`slimformer.operators.expand(model)` first, or change them before they are quantized"
+)
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,7 @@ class PackedTensor(Tensor):
     @property
     def held_bytes(self) -> int:
         """Bytes that it takes in memory."""
-        parts = [self.panels, self.scales, *([] if self.expanded is None else [self.expanded])]
-        return sum(part.numel() * part.element_size() for part in parts)
+        return sum(part.numel() * part.element_size() for part in self._parts())
 
     def dequantize(self) -> Tensor:
         """The float weight it stands for."""
@@ -111,6 +116,49 @@ class PackedTensor(Tensor):
         """`x W^T + bias` with each token of `x` rounded to int8."""
         y: Tensor = torch.ops.slimformer.linear(x, *self.weight, bias)
         return y
+
+    def packed_like(self, noted: PackedWeight) -> PackedWeight:
+        """What it is packed as: the kind of weight that was noted, with the codes and scales that it has now.
+
+        Raises:
+            FormatError: Where it is of another kind.
+        """
+        form, rule, group = self.form, rule_of(noted.layout), noted.group_size or noted.columns
+        here = (form.rule, form.columns, form.group, form.transposed)
+        if here != (tuple(rule), noted.columns, group, noted.transposed):
+            raise FormatError(
+                f"{self!r} is packed in another way than the weight that was loaded in its place; "
+                "load the model that it belongs to instead"
+            )
+        panels = Panels(self.panels, self.scales, form.rows, form.columns, form.group, noted.layout)
+        scales = self.scales[:, : form.rows].mT
+        shared = len(noted.scales) == 1 and torch.equal(scales, scales[:1].expand_as(scales))
+        return replace(noted, held=panels, scales=(scales[:1] if shared else scales).contiguous())
+
+    @property
+    def data(self) -> Tensor:
+        """The same weight without a gradient; another one is not set."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        raise FormatError(_UNCHANGED)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise FormatError(_UNCHANGED)
+
+    def share_memory_(self) -> PackedTensor:
+        """Move it to memory that processes share."""
+        for part in self._parts():
+            part.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        """Whether processes share its memory."""
+        return all(part.is_shared() for part in self._parts())
+
+    def _parts(self) -> list[Tensor]:
+        return [self.panels, self.scales, *([] if self.expanded is None else [self.expanded])]
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         form = self.form
@@ -144,13 +192,20 @@ class PackedTensor(Tensor):
         kwargs = kwargs or {}
         if func in _OWN:
             return _OWN[func](*args, **kwargs)
-        if func._schema.is_mutable and isinstance(args[0], PackedTensor):
-            raise FormatError(
-                "a packed weight is not changed in place; make floats of the model with `slimformer unpack`, or change "
-                "it before it is quantized"
-            )
+        if func._schema.is_mutable and any(isinstance(each, PackedTensor) for each in _written(func, args, kwargs)):
+            raise FormatError(_UNCHANGED)
         args, kwargs = tree_map_only(PackedTensor, PackedTensor.dequantize, (args, kwargs))
         return func(*args, **kwargs)
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> list[Any]:
+    """What an operator of torch writes to; of lists, what they hold."""
+    written: list[Any] = []
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            written += value if isinstance(value, list | tuple) else [value]
+    return written
 
 
 #: What one packed tensor has beyond another: that it is a parameter, what Transformers notes of it.
@@ -169,8 +224,18 @@ def _marked(tensor: PackedTensor, marks: dict[str, Any]) -> PackedTensor:
 
 def _rebuilt(
     panels: Tensor, scales: Tensor, form: Form, dtype: torch.dtype, expanded: Tensor | None, marks: dict[str, Any]
-) -> PackedTensor:
-    return _marked(PackedTensor(panels, scales, form, dtype, expanded), marks)
+) -> Tensor:
+    """What was saved, on the device it is loaded to, which need not be the one it was on."""
+    place = (panels if expanded is None else expanded).device
+    if panels.is_meta or place.type == "meta":  # there are no codes to go by
+        shape = torch.empty(form.shape, dtype=dtype, device="meta")
+        return nn.Parameter(shape, marks["requires_grad"]) if marks.get("_is_param") else shape
+    packed = PackedTensor(panels.cpu(), scales.cpu(), form, dtype)
+    if place.type != "cpu":
+        packed = PackedTensor(
+            packed.panels, packed.scales, form, dtype, packed.dequantize().to(place) if expanded is None else expanded
+        )
+    return _marked(packed, marks)
 
 
 def _same(tensor: PackedTensor, *_: Any, **__: Any) -> PackedTensor:
@@ -197,7 +262,10 @@ def _copy_from(tensor: Tensor, source: Tensor, *rest: Any, **settings: Any) -> T
         copied: Tensor = _ATEN.copy_.default(tensor, plain, *rest, **settings)
         return copied
     if not isinstance(source, PackedTensor) or source.form != tensor.form or tensor.expanded is not None:
-        raise FormatError("a packed weight takes the values of one that is packed likewise, and no others")
+        raise FormatError(
+            "a packed weight takes the values of one that is packed likewise, and no others; "
+            "`slimformer.operators.expand(model)` makes floats of a model's weights"
+        )
     tensor.panels.copy_(source.panels)
     tensor.scales.copy_(source.scales)
     return tensor

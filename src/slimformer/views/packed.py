@@ -6,7 +6,7 @@ with them, so that it can be saved and exported as it is, and cut where the weig
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
@@ -20,9 +20,24 @@ _PACKED = "_slimformer_packed"
 SMALL_FLOAT = torch.float16
 
 
+@runtime_checkable
+class IsPacked(Protocol):
+    """A weight that is held packed itself, in the place of a float one."""
+
+    def packed_like(self, noted: PackedWeight) -> PackedWeight:
+        """What it is packed as: the kind of weight that was noted, with the codes and scales that it has now."""
+
+
 def packed_of(module: nn.Module) -> PackedWeight | None:
-    """What the weight of a module is packed as; None where it is not."""
-    return module.__dict__.get(_PACKED)
+    """What the weight of a module is packed as; None where it is not.
+
+    Raises:
+        FormatError: Where the module was given a weight that is packed in another way than was noted.
+    """
+    noted: PackedWeight | None = module.__dict__.get(_PACKED)
+    weight = module._parameters.get("weight")
+    # A state that was loaded later has other codes and other scales.
+    return noted if noted is None or not isinstance(weight, IsPacked) else weight.packed_like(noted)
 
 
 def set_packed(module: nn.Module, packed: PackedWeight) -> None:

@@ -198,14 +198,14 @@ def in_floats(model: nn.Module) -> Iterator[nn.Module]:
     What is recorded of a model, and compared elsewhere, is asked so: a value that lies near the middle of two steps may
     become another one where a sum of floats comes in another order.
     """
-    modules = [module for module in model.modules() if isinstance(module, RoundsInput)]
-    for module in modules:
+    before = {module: module.by_operator for module in model.modules() if isinstance(module, RoundsInput)}
+    for module in before:
         module.by_operator = False
     try:
         yield model
     finally:
-        for module in modules:
-            module.by_operator = True
+        for module, by_operator in before.items():
+            module.by_operator = by_operator
 
 
 class RoundsInput(nn.Module):

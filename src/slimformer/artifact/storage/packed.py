@@ -119,7 +119,7 @@ def _check_unchanged(packed: Mapping[str, PackedWeight], stored: Mapping[str, An
         if name not in stored:
             raise ArtifactError(f"`{name}` is packed and is not among the weights of a checkpoint of this family")
         held = stored[name].detach()
-        if isinstance(held, PackedTensor):  # nothing changes it
+        if isinstance(held, PackedTensor):  # the packed weight is made of it
             continue
         # A model may be held in a shorter type than its scales are of; what it holds is rounded from the packed weight.
         if not torch.equal(held, weight.weight().to(held)):
