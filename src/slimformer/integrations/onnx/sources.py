@@ -133,7 +133,8 @@ def working_copies(model: PreTrainedModel) -> tuple[PreTrainedModel, PreTrainedM
         tensor.device.type == "cpu" and (tensor.dtype == torch.float32 or not tensor.is_floating_point())
         for tensor in chain(model.parameters(), model.buffers())
     )
-    source = expand(_copy(model) if plain else _in_float(model))  # what operators compute has no form in ONNX
+    source = _copy(model) if plain else _in_float(model)
+    expand(source)  # what operators compute has no form in ONNX
     source.eval()
     traced = _copy(source)
     unround_activations(traced)
