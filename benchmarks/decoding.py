@@ -18,12 +18,12 @@ from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaF
 
 from harness import in_turn, keep, options
 from slimformer import Anatomy
+from slimformer.anatomy.tied import tied_modules
 from slimformer.artifact import pack
 from slimformer.runtime.building import ModelParts
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.mapping import BFLOAT16
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
-from slimformer.views.rounding import tied_modules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
