@@ -297,3 +297,13 @@ def test_the_key_follows_from_files_and_tokenizer_alone(path, place):
     assert len({key_of(corpus, encoder), *others}) == 3
     assert isinstance(pickle.loads(pickle.dumps(ShardMaker(corpus, encoder, place, "key"))), ShardMaker)
     assert open_tokens(corpus, encoder, place, 1).sizes.tolist() == corpus.sizes.tolist()
+
+
+@pytest.mark.parametrize(("ending", "sign"), [("csv", ","), ("tsv", "\t")])
+def test_the_key_tells_whether_the_first_line_is_text(tmp_path, ending, sign):
+    path = tmp_path / f"a.{ending}.gz"
+    rows = "".join(f"good film {number}{sign}{number}\n" for number in range(9))
+    path.write_bytes(gzip.compress(f"text{sign}n\n{rows}".encode(), mtime=0))
+    named, numbered = (open_corpus(path, text_column=column, header=column == "text") for column in ("text", "0"))
+    assert len(list(numbered.documents())) == len(list(named.documents())) + 1
+    assert key_of(named, Encoder(WORDS)) != key_of(numbered, Encoder(WORDS))

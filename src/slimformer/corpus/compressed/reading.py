@@ -58,8 +58,10 @@ class _Compressed(SequentialSource):
         return self.inner.documents_in(begin, content, on_fault)
 
     def identity(self) -> Iterator[bytes]:
-        """What the file is and how it is read."""
-        return self.inner.identity()
+        """What the file is and how it is read, from which place on too: its segments are not known beforehand."""
+        yield from self.inner.identity()
+        first = self.inner.header if isinstance(self.inner, QuotedRecords) else self.inner.ranges.begin
+        yield f"from {first}".encode()
 
     def stamp(self) -> bytes:
         """When the file was last written."""
