@@ -3,9 +3,10 @@
 A decoder of 8 blocks of 256 (9.4 million weights) with a vocabulary of 4,096 of its own reads IMDB's reviews in blocks
 of 128 tokens. The paper's budget: each of four separate models, as wide as S, M, L and XL, sees X tokens, and each run
 that trains all sizes at once sees 4X: sampled (MatFormer), joint (as DynaBERT: four batches an update) and per block
-(as Once-for-All). The learning rate of each of these seven is the best of three on dev after a quarter of its steps.
-Then, all on text that no run has seen: loss of each size; Mix'n'Match between the sizes in four orders; evolutionary
-search with a predictor fitted to 1,000 pairs of allocation and loss; agreement with the largest size.
+(as Once-for-All). The learning rate of each of these seven is the best on dev after a quarter of its steps: of three,
+or of more where the largest was the best. Then, all on text that no run has seen: loss of each size; Mix'n'Match
+between the sizes in four orders; evolutionary search with a predictor fitted to 1,000 pairs of allocation and loss;
+agreement with the largest size.
 
 By default X is half a million tokens with one seed, about 5 hours of one core. `--full` takes X of 2 million, three
 seeds, and narrower shapes to fit a scaling law on. All of it is small pieces of work: results are kept after each, a
@@ -41,13 +42,14 @@ from slimformer.sizes import ORDERS, Allocation, Budget, Costs, Elastic, Predict
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import Tensor
 
 NAME = "elastic_lm"
 ROWS = ("elastic", "separate", "others", "nas")
-RATES = (4e-4, 1e-3, 2.5e-3)
+#: Learning rates tried, and those tried after them while the largest is the best.
+RATES, HIGHER_RATES = (4e-4, 1e-3, 2.5e-3), (5e-3, 1e-2)
 #: Allocations in a piece of work, tokens they are measured on, and pieces.
 PAIRS, PAIR_TOKENS, PAIR_PIECES = 25, 20_480, 40
 TEST_TOKENS, MIX_TOKENS, CONSISTENCY_TOKENS = 102_400, 61_440, 20_480
@@ -160,15 +162,25 @@ class Table:
         """One piece of this plan."""
         return self.pieces.do(f"{self.plan.name}: {name}", work, still)
 
+    def of_models(
+        self,
+        name: str,
+        variants: Iterable[str],
+        work: Callable[[], dict[str, Any]],
+        still: Callable[[dict[str, Any]], bool] = lambda _: True,
+    ) -> dict[str, Any]:
+        """A piece that needs trained models, done again where another learning rate has become the best for one."""
+        rates = {variant: self.best_rate(variant) for variant in variants}
+        return self.do(name, lambda: {"rates": rates, **work()}, lambda kept: kept["rates"] == rates and still(kept))
+
     def train(self, variant: str, rate: float, short: bool) -> dict[str, Any]:
         """One run, on from where it was killed; loss on dev by size."""
-        out = self.folder(variant, rate if short else None)
         result = elastic(
             scratch=str(self.work / "decoder.json"),
             task="language-modelling",
             data=str(self.texts),
             max_length=self.plan.length,
-            out=str(out),
+            out=str(self.folder(variant, rate, short)),
             threads=self.pieces.arguments.threads,
             bf16=self.pieces.arguments.bf16,
             save_every=128,
@@ -179,29 +191,39 @@ class Table:
         )
         names = ["XL"] if variant not in TOGETHER else list(SIZES)
         dev = {size: round(math.log(result.metrics[f"perplexity@{size}"]), 4) for size in names}
-        return {"rate": rate, "trained in": trained_in(self.pieces.arguments), "dev": dev}
+        return {"trained in": trained_in(self.pieces.arguments), "dev": dev}
 
-    def folder(self, variant: str, rate: float | None = None) -> Path:
+    def folder(self, variant: str, rate: float, short: bool = False) -> Path:
         """Where a model is kept."""
-        ending = "" if rate is None else f" {rate:g}"
-        return self.work / f"{self.plan.name} {variant}{ending}".replace(", ", "-").replace(" ", "-")
+        ending = " short" if short else ""
+        return self.work / f"{self.plan.name} {variant} {rate:g}{ending}".replace(", ", "-").replace(" ", "-")
 
     def best_rate(self, variant: str) -> float:
-        """The best of three learning rates on dev, by the mean over sizes."""
+        """The best learning rate on dev, by the mean over sizes."""
+        rates = RATES[:1] if self.plan.tiny else RATES
+        best = self.best_of(variant, rates)
+        for higher in () if self.plan.tiny else HIGHER_RATES:
+            if best == rates[-1]:
+                rates = (*rates, higher)
+                best = self.best_of(variant, rates)
+        return best
+
+    def best_of(self, variant: str, rates: tuple[float, ...]) -> float:
+        """The best of some learning rates."""
         scores = {}
-        for rate in RATES[:1] if self.plan.tiny else RATES:
+        for rate in rates:
             tried = self.do(f"{variant} at {rate:g}", lambda rate=rate: self.train(variant, rate, short=True))
-            shutil.rmtree(self.folder(variant, rate), ignore_errors=True)
+            shutil.rmtree(self.folder(variant, rate, short=True), ignore_errors=True)
             scores[rate] = float(np.mean(list(tried["dev"].values())))
         return min(scores, key=scores.__getitem__)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The one that all models have, since all are trained on the same texts."""
-        trained = [variant for variant in VARIANTS if (self.folder(variant) / "slimformer.json").exists()]
-        if not trained:  # where only results are left
+        trained = next(self.work.glob("*/slimformer.json"), None)
+        if trained is None:  # where only results are left
             self.model("elastic")
-        return load(self.folder((*trained, "elastic")[0])).processor
+        return load(trained.parent if trained else self.kept("elastic")).processor
 
     @cached_property
     def blocks(self) -> dict[str, Tensor]:
@@ -216,9 +238,14 @@ class Table:
 
     def model(self, variant: str) -> Any:
         """A trained model with its sizes; trained again where only its results are left."""
-        if not (self.folder(variant) / "slimformer.json").exists():
+        folder = self.kept(variant)
+        if not (folder / "slimformer.json").exists():
             self.train(variant, self.best_rate(variant), short=False)
-        return load(self.folder(variant)).model.eval()
+        return load(folder).model.eval()
+
+    def kept(self, variant: str) -> Path:
+        """The folder of a model that was trained to its end, or will be."""
+        return self.folder(variant, self.best_rate(variant))
 
     def test_loss(self, variant: str) -> dict[str, Any]:
         """Loss on test: the mean, and the means of `PARTS` parts, by which two models are compared pair by pair."""
@@ -307,14 +334,14 @@ class Table:
 
     def losses_of(self, variant: str) -> None:
         """Train a model with its best rate and measure it on test."""
-        rate = self.best_rate(variant)
-        self.do(variant, lambda: self.train(variant, rate, short=False))
-        self.do(f"test of {variant}", lambda: self.test_loss(variant))
+        self.of_models(variant, [variant], lambda: self.train(variant, self.best_rate(variant), short=False))
+        self.of_models(f"test of {variant}", [variant], lambda: self.test_loss(variant))
 
     def mixtures(self, variant: str, order: str) -> None:
         """Losses of mixtures of sizes."""
-        self.do(
+        self.of_models(
             f"Mix'n'Match of {variant}, {order}",
+            [variant],
             lambda: {"loss": self.allocation_losses(variant, self.mixed(order), self.blocks["test"][self.some])},
         )
 
@@ -323,13 +350,14 @@ class Table:
         self.losses_of("elastic")
         for order in ORDERS:
             self.mixtures("elastic", order)
-        self.do("consistency of elastic", lambda: self.agreement("elastic"))
+        self.of_models("consistency of elastic", ["elastic"], lambda: self.agreement("elastic"))
 
     def separate(self) -> None:
         """Each size by itself."""
         for size in SIZES:
             self.losses_of(f"separate {size}")
-        self.do("consistency of separate", lambda: self.agreement("separate"))
+        separate = [f"separate {size}" for size in SIZES]
+        self.of_models("consistency of separate", separate, lambda: self.agreement("separate"))
 
     def others(self) -> None:
         """Other ways of training all sizes in one run."""
@@ -339,27 +367,28 @@ class Table:
 
     def pairs(self, number: int, allocations: list[Allocation]) -> dict[str, Any]:
         """Losses of some allocations on dev; measured again where they are those of a model that is lost."""
-        return self.do(
+        return self.of_models(
             f"pairs {number}",
+            ["elastic"],
             lambda: {
                 "weights": self.weights,
                 "loss": self.allocation_losses("elastic", allocations, self.blocks["dev"]),
             },
-            still=lambda kept: kept["weights"] == self.weights,
+            lambda kept: kept["weights"] == self.weights,
         )
 
     @cached_property
     def weights(self) -> str:
         """What tells one training of the elastic model from another."""
         self.model("elastic")
-        return fingerprint(self.folder("elastic"))[:16]
+        return fingerprint(self.kept("elastic"))[:16]
 
     def nas(self) -> None:
         """Pairs of allocation and loss, and a search by what they tell."""
         pairs: dict[str, float] = {}
         for number, part in enumerate(self.drawn()):
             pairs |= self.pairs(number, part)["loss"]
-        self.do("search", lambda: self.search(pairs))
+        self.of_models("search", ["elastic"], lambda: self.search(pairs))
 
 
 def plans(arguments: argparse.Namespace) -> list[Plan]:

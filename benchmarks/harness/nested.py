@@ -95,7 +95,7 @@ def summarize(plan: str, pieces: dict[str, Any]) -> dict[str, Any]:
             mean = round(float(np.mean(list(excess.values()))), 4)
             mixtures[name.removeprefix("Mix'n'Match of ")] = {"mean": mean, "above_line": excess}
     result = {
-        "rates": {v: pieces[v]["rate"] for v in VARIANTS if v in pieces},
+        "rates": {v: pieces[v]["rates"][v] for v in VARIANTS if v in pieces},
         "loss": {**({"separate": separate} if separate else {}), **{v: table[v] for v in TOGETHER if v in table}},
         "gap": {v: gaps(tested[v], parts) for v in TOGETHER if v in tested},
         "mixtures": mixtures,
