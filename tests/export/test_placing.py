@@ -7,12 +7,23 @@ import onnx
 import pytest
 
 from slimformer.artifact.ownership import mark
+from slimformer.artifact.storage.onnx import data_beside
 from slimformer.errors import ArtifactError
-from slimformer.integrations.onnx.placing import _publish, check_place, check_space, data_beside, staged
+from slimformer.integrations import placing
+from slimformer.integrations.onnx.placing import ONNX
+from slimformer.integrations.placing import check_space
 from tests import runs
 
 #: What an earlier export begins with: the version of the format, and who wrote it.
 OLD = b"\x08\x0a\x12\x07pytorch"
+
+
+def check_place(path, overwrite):
+    return placing.check_place(path, overwrite, ONNX)
+
+
+def staged(path, **options):
+    return placing.staged(path, ONNX, **options)
 
 
 def test_a_new_file(tmp_path):
@@ -80,7 +91,7 @@ def test_a_file_that_appears_at_the_last_moment_stays(data, tmp_path):
         data_beside(draft).write_bytes(b"of the second")
     path.write_bytes(b"first")
     with pytest.raises(ArtifactError, match=r"model.onnx` was written by somebody else meanwhile, so it stays"):
-        _publish(draft, path)
+        placing.publish(draft, path, ONNX)
     assert path.read_bytes() == b"first"
     assert not data_beside(path).exists()
 

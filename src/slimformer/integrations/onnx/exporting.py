@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from slimformer.artifact.storage.onnx.record import KEY, data_beside
 from slimformer.errors import ArtifactError, ConfigError
-from slimformer.integrations.onnx.placing import check_out, check_space, drafted, is_file_name
+from slimformer.integrations.onnx.placing import ONNX, check_out, drafted
+from slimformer.integrations.placing import check_space
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -176,7 +177,7 @@ def to_onnx(
     from slimformer.integrations.onnx.sources import check_numbers, find_model, prepare_data, working_copies
 
     path = check_out(out, overwrite, model)
-    folder = not is_file_name(path)
+    folder = not ONNX.names(path)
     loading = {"cast_base": cast_base, "check": check, "size": size, "processor": processor}
     exported = find_model(model, base, required=folder or data is not None, **loading)
     chosen = check_numbers(exported.model, numbers)
