@@ -10,11 +10,13 @@ from slimformer.formats.layout import BITS, Layout
 from slimformer.lazy import lazy
 
 if TYPE_CHECKING:
+    from slimformer.formats.gguf import GgufForm
     from slimformer.formats.number import Granularity, NumberFormat, OnnxForm, find_format, find_layout
     from slimformer.formats.packing import PackedWeight, pack, unpack
 
 __all__ = [
     "BITS",
+    "GgufForm",
     "Granularity",
     "Layout",
     "NumberFormat",
@@ -28,6 +30,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
+        "gguf": ("GgufForm",),
         "number": ("Granularity", "NumberFormat", "OnnxForm", "find_format", "find_layout"),
         "packing": ("PackedWeight", "pack", "unpack"),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from slimformer.formats import layout
+from slimformer.formats import gguf, layout
 from slimformer.formats.number import NumberFormat, OnnxForm
 from slimformer.formats.ternary import TERNARY
 
@@ -29,4 +29,5 @@ BINARY = NumberFormat(
     fast=layout.BINARY,
     # One bit has no room for a zero point in the middle; two bits hold -2 to 1.
     onnx=OnnxForm(2, TERNARY.fast),
+    gguf=(gguf.Q1_0, gguf.TQ2_0, gguf.Q2_0, gguf.Q4_0, gguf.Q8_0),
 )

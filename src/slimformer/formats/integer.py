@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from slimformer.formats import layout
+from slimformer.formats import gguf, layout
 from slimformer.formats.number import NumberFormat, OnnxForm
 
 #: Steps of 4 and of 8 even levels that are closest to a normal distribution, in standard deviations (J. Max,
@@ -57,6 +57,7 @@ INT2 = NumberFormat(
     levels=partial(odd_levels, 3, STEP_OF_FOUR),
     fast=layout.INT2,
     onnx=OnnxForm(4, layout.INT4),
+    gguf=(gguf.Q4_0, gguf.Q8_0),
 )
 INT3 = NumberFormat(
     "int3",
@@ -64,10 +65,21 @@ INT3 = NumberFormat(
     levels=partial(odd_levels, 7, STEP_OF_EIGHT),
     fast=layout.INT3,
     onnx=OnnxForm(4, layout.INT4),
+    gguf=(gguf.Q4_0, gguf.Q8_0),
 )
 INT4 = NumberFormat(
-    "int4", codes=range(-7, 8), levels=partial(even_levels, 7), fast=layout.INT4, onnx=OnnxForm(4, layout.INT4)
+    "int4",
+    codes=range(-7, 8),
+    levels=partial(even_levels, 7),
+    fast=layout.INT4,
+    onnx=OnnxForm(4, layout.INT4),
+    gguf=(gguf.Q4_0, gguf.Q8_0),
 )
 INT8 = NumberFormat(
-    "int8", codes=range(-127, 128), levels=partial(even_levels, 127), fast=layout.INT8, onnx=OnnxForm(8, layout.INT8)
+    "int8",
+    codes=range(-127, 128),
+    levels=partial(even_levels, 127),
+    fast=layout.INT8,
+    onnx=OnnxForm(8, layout.INT8),
+    gguf=(gguf.Q8_0,),
 )

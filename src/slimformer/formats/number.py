@@ -13,6 +13,7 @@ from slimformer.errors import FormatError
 from slimformer.registry import FORMATS
 
 if TYPE_CHECKING:
+    from slimformer.formats.gguf import GgufForm
     from slimformer.formats.layout import Layout
 
 Shared = Literal["matrix", "row", "group"]
@@ -108,6 +109,7 @@ class NumberFormat:
         onnx: How it is exported as it is; None where it cannot be.
         values: What each code stands for before the scale, in their order; None where that is the code itself, as
             operators of ONNX and integer kernels need it.
+        gguf: The types of tensor in a GGUF file that hold its codes as they are.
     """
 
     name: str
@@ -117,6 +119,7 @@ class NumberFormat:
     small: Layout | None = None
     onnx: OnnxForm | None = None
     values: tuple[float, ...] | None = None
+    gguf: tuple[GgufForm, ...] = ()
 
     def __post_init__(self) -> None:
         if self.values is not None and len(self.values) != len(self.codes):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from slimformer.formats import gguf
 from slimformer.formats.layout import TERNARY as FAST
 from slimformer.formats.layout import TERNARY_SMALL as SMALL
 from slimformer.formats.number import NumberFormat, OnnxForm
@@ -33,4 +34,5 @@ TERNARY = NumberFormat(
     fast=FAST,
     small=SMALL,
     onnx=OnnxForm(2, FAST),
+    gguf=(gguf.TQ2_0, gguf.Q2_0, gguf.Q4_0, gguf.Q8_0),
 )
