@@ -34,14 +34,14 @@ _SHARED_SCALE = b"DynamicQuantize"
 _PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 
 
-def check_extra(packages: Iterable[str], what: str) -> None:
-    """Refuse work for which a package of the extra `onnx` is missing; `what` is what needs it."""
+def check_extra(packages: Iterable[str], what: str, extra: str = "onnx") -> None:
+    """Refuse work for which a package of an extra is missing; `what` is what needs it."""
     for package in packages:
         try:
             import_module(package)
         except ImportError as error:
             raise ConfigError(
-                f"{what} needs the package `{package}`, which is not installed; run: pip install 'slimformer[onnx]'"
+                f"{what} needs the package `{package}`, which is not installed; run: pip install 'slimformer[{extra}]'"
             ) from error
 
 

@@ -1,0 +1,65 @@
+"""Rotary positions as settings and a tensor of llama.cpp."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from slimformer.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimformer.anatomy import Anatomy
+
+#: Ways of stretching rotations that a file can tell.
+KNOWN = ("default", "linear", "llama3")
+#: The tensor by which llama.cpp divides each frequency.
+FACTORS = "rope_freqs.weight"
+
+
+def rope_settings(config: Any, anatomy: Anatomy) -> dict[str, Any]:
+    """The settings of rotary positions.
+
+    Raises:
+        ArtifactError: Where they are stretched in a way that a file cannot tell, or attention slides.
+    """
+    rope = _parameters(config)
+    kind = rope.get("rope_type", "default")
+    if kind not in KNOWN:
+        raise ArtifactError(
+            f"rotary positions are stretched by `{kind}`, and an export to GGUF knows {', '.join(KNOWN)}; export the "
+            "model as ONNX"
+        )
+    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+        raise ArtifactError(
+            "some blocks attend to a sliding window, which an export to GGUF does not know; export the model as ONNX"
+        )
+    width = anatomy.blocks[0].head_width
+    settings = {
+        "rope.freq_base": float(rope["rope_theta"]),
+        "rope.dimension_count": int(width * rope.get("partial_rotary_factor", 1.0)),
+    }
+    if kind == "linear":
+        settings |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
+    return settings
+
+
+def rope_factors(config: Any, anatomy: Anatomy) -> Tensor | None:
+    """What each frequency is divided by, as Llama 3.1 stretches the slow ones; None where nothing is divided so."""
+    rope = _parameters(config)
+    if rope.get("rope_type") != "llama3":
+        return None
+    width, factor = anatomy.blocks[0].head_width, rope["factor"]
+    lengths = 2 * math.pi * rope["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    ratio = rope["original_max_position_embeddings"] / lengths
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    smooth = ((ratio - low) / (high - low)).clamp(0, 1)
+    return (1 / ((1 - smooth) / factor + smooth)).float()
+
+
+def _parameters(config: Any) -> dict[str, Any]:
+    rope: dict[str, Any] | None = getattr(config, "rope_parameters", None)
+    return {} if rope is None else rope
