@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, cast, get_args
 
 from cyclopts import Parameter
 
@@ -20,6 +20,8 @@ from slimformer.cli.output import (
     print_line,
 )
 from slimformer.errors import UsageError
+from slimformer.files import as_path
+from slimformer.integrations.gguf.exporting import GGUF, GgufNumbers, GgufResult
 from slimformer.integrations.onnx.exporting import Comparison, Difference, ExportResult, Numbers
 from slimformer.tasks.options import TaskOptions
 
@@ -28,7 +30,7 @@ def export_model(
     model: str,
     *,
     out: str,
-    numbers: Numbers | None = None,
+    numbers: GgufNumbers | None = None,
     length: int | None = None,
     options: Annotated[TaskOptions, Parameter(name="*")] = TaskOptions(),  # noqa: B008 (frozen)
     split: str = "dev",
@@ -38,32 +40,41 @@ def export_model(
     push_to_hub: PushToHub = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model as ONNX, run it against the model, and print how far the two are apart.
+    """Write a model as ONNX, run it and print how far it is from its source; or as a GGUF file for llama.cpp.
 
-    With `--data` the two also answer real examples, and how many answers agree is printed with the metrics of both.
+    With `--data` the ONNX model and its source also answer real examples, and how many answers agree is printed with
+    the metrics of both.
 
     Args:
         model: An artifact, a folder, a Hub name or an alias.
-        out: Folder for the model with its tokenizer and all that is needed to ask it; or one file, whose name ends in
-            `.onnx`.
+        out: Folder for the model as ONNX with its tokenizer and all that is needed to ask it; one ONNX file, whose name
+            ends in `.onnx`; or one GGUF file, whose name ends in `.gguf`.
         numbers: What matrices are stored in: float, int8, or ternary or packed as the model was quantized; by default
-            packed where it was, and float where it was not.
-        length: Tokens of the longest random text the two are compared on; the file takes any length.
+            packed where it was, and float where it was not. In a GGUF file also float16 and bfloat16, and q2_0 or
+            tq2_0 for one type of ternary blocks.
+        length: Tokens of the longest random text an ONNX file is compared on; the file takes any length.
         split: Which split of `--data` they are compared on.
     """
+    data = TaskOptions.read(config, options.given())
+    if GGUF.names(as_path(out)):
+        given = {"data": data.given(), "length": length, "push-to-hub": push_to_hub, "config": config}
+        _check_gguf(out, [name for name, value in given.items() if value])
+        _export_gguf(model, out, numbers, flags, overwrite=overwrite, as_json=as_json)
+        return
     from slimformer.integrations.onnx import to_onnx
 
-    data = TaskOptions.read(config, options.given())
     if data.given() and data.data is None:
         flag = next(iter(data.given())).replace("_", "-")
         raise UsageError(f"`--{flag}` is for `--data`, which was not given; give both, or leave it out")
     if push_to_hub is not None and out.lower().endswith(".onnx"):
         raise UsageError(f"`--push-to-hub` is for a folder, and `--out` is the file `{out}`; give a folder")
+    if numbers is not None and numbers not in get_args(Numbers):
+        raise UsageError(f"`--numbers {numbers}` is for a GGUF file; give `--out` a name that ends in `.gguf`")
     check_push(push_to_hub)
     result = to_onnx(
         model,
         out,
-        numbers=numbers,
+        numbers=cast("Numbers | None", numbers),
         length=length,
         overwrite=overwrite,
         data=data if data.given() else None,
@@ -77,6 +88,38 @@ def export_model(
     else:
         _print(model, result)
         print_pushed(pushed)
+
+
+def _check_gguf(out: str, flags: list[str]) -> None:
+    """Refuse flags that say nothing of a GGUF file."""
+    for flag in flags:
+        raise UsageError(f"`--{flag}` is for an export to ONNX, and `--out` is `{out}`; leave it out")
+
+
+def _export_gguf(
+    model: str, out: str, numbers: GgufNumbers | None, flags: SizeFlags, *, overwrite: bool, as_json: bool
+) -> None:
+    from slimformer.integrations.gguf import to_gguf
+
+    result = to_gguf(model, out, numbers=numbers, overwrite=overwrite, **asdict(flags))
+    if as_json:
+        print_json({"model": model, **result.as_dict()})
+        return
+    types = ", ".join(f"{count} {name}" for name, count in result.types.items())
+    print_line(
+        f"{model} exported: {result.architecture} as {result.computed_as}, {result.numbers} ({types}), "
+        f"{human_bytes(result.bytes)}, saved in {result.path}"
+    )
+    print_line(_rounded(result))
+
+
+def _rounded(result: GgufResult) -> str:
+    if result.rounded is None:
+        return "every weight is in the file as the model has it"
+    return (
+        f"weights in the file are at most {100 * result.rounding:.2g} % of the largest of their matrix off, in "
+        f"{result.rounded}"
+    )
 
 
 def _print(model: str, result: ExportResult) -> None:

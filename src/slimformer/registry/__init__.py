@@ -53,7 +53,10 @@ COMMANDS: Registry[Any] = Registry(
             "slimformer.cli.artifacts:extract_size",
             "Write one size of an elastic model, or the largest within a budget, as a model of its own.",
         ),
-        "export": ("slimformer.cli.export:export_model", "Write a model as an ONNX file, and compare the two."),
+        "export": (
+            "slimformer.cli.export:export_model",
+            "Write a model as ONNX, or as a GGUF file for llama.cpp.",
+        ),
         "evaluate": (
             "slimformer.cli.evaluate:evaluate_model",
             "Measure an artifact on a task, by default the one it was trained for.",

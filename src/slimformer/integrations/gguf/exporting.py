@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.integrations.placing import FileKind, check_place, check_space, staged
@@ -123,7 +123,7 @@ def to_gguf(
     chosen = _check_numbers(exported.model, numbers)
     source, _ = working_copies(exported.model)
     settings = settings_of(source, architecture) | _outputs(exported, architecture)
-    vocabulary = vocabulary_of(exported.processor, source.config, settings["vocab_size"])
+    vocabulary = vocabulary_of(exported.processor, settings["vocab_size"], _segments(source, architecture))
     tensors = tensors_of(source, architecture, chosen)
     check_space(path, sum(tensor.bytes for tensor in tensors) + _PIECE * len(vocabulary.tokens))
     file_type = _file_type(tensors)
@@ -139,14 +139,15 @@ def to_gguf(
 
 def _check_numbers(model: nn.Module, numbers: GgufNumbers | None) -> GgufNumbers:
     """The numbers that are asked for if the model has them, by default those it has."""
+    from slimformer.integrations.gguf.tensors import TERNARY
+    from slimformer.integrations.onnx.exporting import Numbers
     from slimformer.integrations.onnx.sources import check_numbers
 
-    if numbers in ("float16", "bfloat16"):
-        return numbers
-    if numbers in ("q2_0", "tq2_0"):
+    if numbers is None or numbers in get_args(Numbers):
+        return check_numbers(model, cast("Numbers | None", numbers))
+    if numbers in TERNARY:
         check_numbers(model, "ternary")
-        return numbers
-    return check_numbers(model, numbers)
+    return numbers
 
 
 def _outputs(exported: Exported, architecture: Architecture) -> Settings:
@@ -165,6 +166,11 @@ def _outputs(exported: Exported, architecture: Architecture) -> Settings:
             "export as ONNX"
         )
     return {"pooling_type": _POOLING[pooling[0]]}
+
+
+def _segments(model: Any, architecture: Architecture) -> int:
+    """How many texts an encoder tells from one another; 0 for a decoder."""
+    return 0 if architecture.causal else getattr(model.config, "type_vocab_size", None) or 1
 
 
 def _file_type(tensors: Sequence[Stored]) -> int:

@@ -38,9 +38,15 @@ def rope_settings(config: Any, anatomy: Anatomy) -> dict[str, Any]:
             "some blocks attend to a sliding window, which an export to GGUF does not know; export the model as ONNX"
         )
     width = anatomy.blocks[0].head_width
-    settings = {
+    turned = int(width * rope.get("partial_rotary_factor", 1.0))
+    if turned % 2:
+        raise ArtifactError(
+            f"{turned} of the {width} values of a head are rotated, and llama.cpp rotates pairs; export the model as "
+            "ONNX"
+        )
+    settings: dict[str, Any] = {
         "rope.freq_base": float(rope["rope_theta"]),
-        "rope.dimension_count": int(width * rope.get("partial_rotary_factor", 1.0)),
+        "rope.dimension_count": turned,
     }
     if kind == "linear":
         settings |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
@@ -52,12 +58,13 @@ def rope_factors(config: Any, anatomy: Anatomy) -> Tensor | None:
     rope = _parameters(config)
     if rope.get("rope_type") != "llama3":
         return None
-    width, factor = anatomy.blocks[0].head_width, rope["factor"]
+    width, factor = anatomy.blocks[0].head_width, float(rope["factor"])
     lengths = 2 * math.pi * rope["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
     ratio = rope["original_max_position_embeddings"] / lengths
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     smooth = ((ratio - low) / (high - low)).clamp(0, 1)
-    return (1 / ((1 - smooth) / factor + smooth)).float()
+    factors: Tensor = 1 / ((1 - smooth) / factor + smooth)
+    return factors.float()
 
 
 def _parameters(config: Any) -> dict[str, Any]:

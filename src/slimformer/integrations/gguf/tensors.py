@@ -77,8 +77,8 @@ def tensors_of(model: PreTrainedModel, architecture: Architecture, numbers: str)
     names = _Names(model, architecture, len(anatomy.blocks))
     tied, stored = set(), []
     for key, parameter in state.items():
-        name = names.of(key)
-        if name is None or id(parameter) in tied:
+        name = None if id(parameter) in tied else names.of(key)
+        if name is None:
             continue
         tied.add(id(parameter))
         weight = _Weight(key, name, parameter.detach(), packed.get(key), _transposed(model, key))

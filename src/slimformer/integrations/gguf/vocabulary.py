@@ -56,13 +56,13 @@ class Vocabulary:
     chat: str | None = None
 
 
-def vocabulary_of(processor: Any, config: Any, rows: int) -> Vocabulary:
+def vocabulary_of(processor: Any, rows: int, segments: int = 0) -> Vocabulary:
     """What a tokenizer is to llama.cpp.
 
     Args:
         processor: A fast tokenizer of Transformers.
-        config: The config of its model.
         rows: Rows of the model's token table; pieces that are missing are filled up with unused ones.
+        segments: How many texts an encoder tells from one another; 0 for a decoder.
 
     Raises:
         ArtifactError: Where llama.cpp would make other tokens.
@@ -82,7 +82,6 @@ def vocabulary_of(processor: Any, config: Any, rows: int) -> Vocabulary:
     way = maker(rules, pieces)
     tokens = pieces.tokens if way.tokens is None else way.tokens
     settings = {**way.settings, **_frame(processor), **_named(processor)}
-    segments = getattr(config, "type_vocab_size", None)
     if segments:
         settings["token_type_count"] = segments
     chat = getattr(processor, "chat_template", None)

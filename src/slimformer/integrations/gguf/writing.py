@@ -49,8 +49,9 @@ def write(
         for name, value in _described(vocabulary).items():
             _add(writer, f"tokenizer.{name}", value)
         for tensor in tensors:
-            # The shape of a type that the package may not know yet is told by that of floats.
-            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.bytes, tensor.number)
+            # A type that the package does not know yet is a number to it, and its shape is told as that of floats.
+            number: Any = tensor.number
+            writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), tensor.bytes, number)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
