@@ -19,9 +19,7 @@ TEXTS = [
     "Café NAÏVE — 東京 привет 😀",
     "x",
 ]
-QWEN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _splits(pattern: str) -> list[pre_tokenizers.PreTokenizer]:
@@ -118,8 +116,6 @@ def unigram() -> PreTrainedTokenizerFast:
         SENTENCES, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>")
     )
     built.add_special_tokens([AddedToken("<mask>", lstrip=True)])
-    built.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
+    built.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=built, mask_token="<mask>", **names)

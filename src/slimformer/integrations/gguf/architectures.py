@@ -9,7 +9,7 @@ import torch
 
 from slimformer.anatomy import Anatomy
 from slimformer.errors import ArtifactError
-from slimformer.integrations.gguf.rope import rope_settings
+from slimformer.integrations.gguf.rope import rope_settings, window_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,6 +39,7 @@ class Architecture:
         dropped_positions: Rows of the table of positions that belong to no position.
         causal: Whether a token sees only those before it.
         any_heads: Whether heads need not fill the hidden states exactly.
+        biases: Whether anything has a bias.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Architecture:
     dropped_positions: Callable[[Any], int] = lambda config: 0
     causal: bool = True
     any_heads: bool = False
+    biases: bool = True
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
@@ -137,7 +139,7 @@ def _rms(config: Any, anatomy: Anatomy) -> Settings:
 
 
 def _layer_norm(config: Any, anatomy: Anatomy) -> Settings:
-    names = ("layer_norm_eps", "layer_norm_epsilon")
+    names = ("layer_norm_eps", "layer_norm_epsilon", "norm_eps")
     # The config of DistilBERT has none: its code holds the number.
     return {
         "attention.layer_norm_epsilon": next((getattr(config, name) for name in names if hasattr(config, name)), 1e-12)
@@ -145,8 +147,14 @@ def _layer_norm(config: Any, anatomy: Anatomy) -> Settings:
 
 
 def _neox(config: Any, anatomy: Anatomy) -> Settings:
+    if not config.attention_bias:
+        raise ArtifactError("the attention has no biases, and llama.cpp wants them in `gptneox`; export as ONNX")
     own = {"use_parallel_residual": config.use_parallel_residual}
     return _layer_norm(config, anatomy) | own | rope_settings(config, anatomy)
+
+
+def _windowed(config: Any, anatomy: Anatomy) -> Settings:
+    return _layer_norm(config, anatomy) | window_settings(config)
 
 
 def _interleaved(name: str, anatomy: Anatomy) -> Tensor | None:
@@ -195,9 +203,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         "llama", frozenset({"LlamaModel", "LlamaForCausalLM"}), _SILU, _rms, _interleaved, any_heads=True
     ),
     "qwen2": Architecture("qwen2", frozenset({"Qwen2Model", "Qwen2ForCausalLM"}), _SILU, _rms, any_heads=True),
-    "qwen3": Architecture("qwen3", frozenset({"Qwen3Model", "Qwen3ForCausalLM"}), _SILU, _rms, any_heads=True),
+    "qwen3": Architecture(
+        "qwen3", frozenset({"Qwen3Model", "Qwen3ForCausalLM"}), _SILU, _rms, any_heads=True, biases=False
+    ),
     "gemma": Architecture(
-        "gemma", frozenset({"GemmaModel", "GemmaForCausalLM"}), GELU, _rms, added=_one, any_heads=True
+        "gemma", frozenset({"GemmaModel", "GemmaForCausalLM"}), GELU, _rms, added=_one, any_heads=True, biases=False
     ),
     "gpt2": Architecture("gpt2", frozenset({"GPT2Model", "GPT2LMHeadModel"}), GELU, _layer_norm),
     "gpt_neox": Architecture("gptneox", frozenset({"GPTNeoXModel", "GPTNeoXForCausalLM"}), GELU, _neox, _apart),
@@ -211,5 +221,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "roberta": _roberta("Roberta"),
     "xlm-roberta": _roberta("XLMRoberta"),
+    "modernbert": Architecture(
+        "modern-bert", frozenset({"ModernBertModel"}), frozenset({"gelu"}), _windowed, causal=False, biases=False
+    ),
     "distilbert": Architecture("bert", frozenset({"DistilBertModel"}), GELU, _layer_norm, causal=False),
 }

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Ways of stretching rotations that a file can tell.
 KNOWN = ("default", "linear", "llama3")
+#: What blocks attend to: all tokens, or those near.
+FULL, WINDOW = "full_attention", "sliding_attention"
 #: The tensor by which llama.cpp divides each frequency.
 FACTORS = "rope_freqs.weight"
 
@@ -33,7 +35,7 @@ def rope_settings(config: Any, anatomy: Anatomy) -> dict[str, Any]:
             f"rotary positions are stretched by `{kind}`, and an export to GGUF knows {', '.join(KNOWN)}; export the "
             "model as ONNX"
         )
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
+    if WINDOW in (getattr(config, "layer_types", None) or ()):
         raise ArtifactError(
             "some blocks attend to a sliding window, which an export to GGUF does not know; export the model as ONNX"
         )
@@ -51,6 +53,32 @@ def rope_settings(config: Any, anatomy: Anatomy) -> dict[str, Any]:
     if kind == "linear":
         settings |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
     return settings
+
+
+def window_settings(config: Any) -> dict[str, Any]:
+    """The settings of blocks that attend to a window around a token, between others that attend to all.
+
+    Raises:
+        ArtifactError: Where those others do not come at a fixed distance, from the first block on.
+    """
+    types = list(config.layer_types)
+    ropes = config.rope_parameters
+    everywhere = [index for index, kind in enumerate(types) if kind == FULL]
+    period = next((index for index in everywhere if index), len(types))
+    if everywhere != list(range(0, len(types), period)) or any(
+        rope.get("rope_type", "default") != "default" for rope in ropes.values()
+    ):
+        raise ArtifactError(
+            f"the blocks attend by {', '.join(types)}, and llama.cpp expects one of `{FULL}` at a fixed distance, with "
+            "rotations that are not stretched; export the model as ONNX"
+        )
+    return {
+        "attention.sliding_window": config.local_attention,
+        "attention.sliding_window_pattern": period,
+        "rope.freq_base": float(ropes[FULL]["rope_theta"]),
+        "rope.freq_base_swa": float(ropes[WINDOW]["rope_theta"]),
+        "rope.scaling.type": "none",
+    }
 
 
 def rope_factors(config: Any, anatomy: Anatomy) -> Tensor | None:

@@ -115,7 +115,7 @@ class _Names:
             return None if other is None else f"{other}.{leaf}"
         for candidate in (bare, self.prefix + bare):
             name = self.table.get_name(candidate)
-            if name is not None:
+            if name is not None and (leaf != "bias" or self.architecture.biases):
                 return f"{name}.{leaf}"
         raise ArtifactError(
             f"llama.cpp has no place for `{key}` in its architecture `{self.architecture.name}`; export as ONNX"
