@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import subprocess
+import sys
 import urllib.request
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from types import TracebackType
 
-REASON = "needs the package `xllamacpp`, a build of llama.cpp"
+#: For tests that ask llama.cpp; those that read files by the package `gguf` run without.
+needed = pytest.mark.skipif(
+    importlib.util.find_spec("xllamacpp") is None, reason="needs `xllamacpp`, a build of llama.cpp"
+)
+SERVING = Path(__file__).with_name("serving.py")
 
 
 class Llama:
@@ -24,19 +33,26 @@ class Llama:
     """
 
     def __init__(self, path: Path, embeds: bool = False) -> None:
-        xllamacpp = pytest.importorskip("xllamacpp", reason=REASON)
-        settings = xllamacpp.CommonParams()
-        settings.model.path = str(path)
-        settings.n_ctx = settings.n_batch = settings.n_ubatch = 256
-        settings.n_parallel, settings.n_gpu_layers = 1, 0
-        settings.warmup = settings.fit_params = False
-        settings.verbosity = -1
-        settings.embedding = embeds
-        settings.cpuparams.n_threads = 1
-        # Keys and values in 16 bits, its default, would be rounding of its own.
-        settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-        settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self._server = xllamacpp.Server(settings)
+        command = [sys.executable, str(SERVING), str(path), "embeds" if embeds else "writes"]
+        quiet = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
+        )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("serving "):
+                self._address = line.split()[1]
+                return self
+        _, errors = self._process.communicate()
+        pytest.fail(f"llama.cpp does not open the file: {errors[-2000:]}")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
 
     def tokens(self, text: str) -> list[int]:
         """The tokens it makes of a text."""
@@ -46,8 +62,8 @@ class Llama:
     def greedy(self, tokens: list[int], count: int) -> list[int]:
         """The likeliest tokens after some."""
         settings = {"n_predict": count, "temperature": 0, "top_k": 1, "cache_prompt": False, "ignore_eos": True}
-        found: list[int] = self._ask("/completion", prompt=tokens, return_tokens=True, **settings)["tokens"]
-        return found
+        likeliest: list[int] = self._ask("/completion", prompt=tokens, return_tokens=True, **settings)["tokens"]
+        return likeliest
 
     def vector(self, tokens: list[int]) -> np.ndarray[Any, Any]:
         """The vector of some tokens, as it comes: not scaled to length 1."""
@@ -56,6 +72,6 @@ class Llama:
 
     def _ask(self, path: str, **body: Any) -> Any:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._server.listening_address + path, json.dumps(body).encode(), headers)
+        request = urllib.request.Request(self._address + path, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)

@@ -1,10 +1,19 @@
-"""Small tokenizers of the four sorts that llama.cpp knows, learned from a few sentences."""
+"""Small models with tokenizers of the four sorts that llama.cpp knows, learned from a few sentences."""
 
 from __future__ import annotations
 
+import json
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from tests import zoo
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 SENTENCES = [
     "the film was a lovely film and the plot was not very good",
@@ -75,8 +84,6 @@ def sentence_piece(prefix: bool = True) -> PreTrainedTokenizerFast:
 
 
 def _without_added(rules: str, keep: int) -> Tokenizer:
-    import json
-
     content = json.loads(rules)
     content["added_tokens"] = content["added_tokens"][:keep]
     return Tokenizer.from_str(json.dumps(content))
@@ -119,3 +126,13 @@ def unigram() -> PreTrainedTokenizerFast:
     built.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
     return PreTrainedTokenizerFast(tokenizer_object=built, mask_token="<mask>", **names)
+
+
+def model(family: str, architecture: Any, processor: PreTrainedTokenizerFast, **settings: Any) -> PreTrainedModel:
+    """A random model of a family, with a few rows more than its tokenizer has tokens."""
+    config = zoo.CONFIGS[family]()
+    special = {"bos_token_id": None, "eos_token_id": None}
+    for name, value in {"vocab_size": len(processor) + 3, **special, **settings}.items():
+        setattr(config, name, value)
+    torch.manual_seed(0)
+    return zoo.enliven(architecture(config)).eval()
