@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from slimformer.errors import ArtifactError, ConfigError
 from slimformer.integrations.placing import FileKind, check_place, check_space, staged
-from slimformer.runtime.onnx import check_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +102,8 @@ def to_gguf(
     Example:
         >>> to_gguf("out/ternary", "ternary.gguf").types
     """
+    from slimformer.runtime.onnx import check_extra
+
     check_extra(("gguf",), "an export to GGUF", "gguf")
     if numbers is not None and numbers not in get_args(GgufNumbers):
         raise ConfigError(f"`numbers` is `{numbers}`; give one of {', '.join(get_args(GgufNumbers))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -238,8 +238,8 @@ def _of_form(weight: _Weight, form: GgufForm, make: Callable[[], tuple[Tensor, T
 
 def _form(weight: _Weight, packed: PackedWeight, numbers: str) -> GgufForm:
     columns, group = weight.columns, packed.group_size
-    wanted: Any = TERNARY.get(numbers)
-    forms = (wanted,) if wanted in packed.format.gguf else packed.format.gguf
+    single = TERNARY.get(numbers)
+    forms = packed.format.gguf if single is None or single not in packed.format.gguf else (single,)
     form = smallest(forms, columns, group)
     if form is not None:
         return form

@@ -7,11 +7,11 @@ name is refused, since it would make other tokens without a word.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ArtifactError
+from slimformer.files import parse_json
 from slimformer.integrations.gguf.splitting import byte_split, precompiled, space_prefix, squeezes, wordpiece_rules
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def vocabulary_of(processor: Any, rows: int, segments: int = 0) -> Vocabulary:
         raise ArtifactError(
             f"a `{type(processor).__name__}` has no rules that can be read; give the fast version of the tokenizer"
         )
-    rules: dict[str, Any] = json.loads(backend.to_str())
+    rules: dict[str, Any] = parse_json(backend.to_str())
     maker = _MAKERS.get(_kind(rules["model"]))
     if maker is None:
         raise ArtifactError(
