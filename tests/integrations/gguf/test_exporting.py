@@ -158,6 +158,34 @@ def test_packed_is_the_smallest_type_for_each(processor, tmp_path):
     assert (result.numbers, result.types) == ("packed", {"F32": 14, "Q4_0": 5, "TQ2_0": 1, "Q8_0": 1})
 
 
+#: Families that hold matrices in other orders than llama.cpp: halves of heads, three in one, [in, out].
+ORDERED = [
+    ("llama", hf.LlamaForCausalLM, {"hidden_size": 96, "head_dim": 24, "intermediate_size": 96}),
+    ("gpt_neox", hf.GPTNeoXForCausalLM, {"hidden_size": 96, "intermediate_size": 96}),
+    ("gpt2", hf.GPT2LMHeadModel, {"n_embd": 96, "n_inner": 96}),
+]
+
+
+@pytest.mark.parametrize("granularity", ["matrix", "row"])
+@pytest.mark.parametrize(("family", "architecture", "settings"), ORDERED)
+def test_codes_are_in_the_same_order_as_floats(family, architecture, settings, granularity, tmp_path):
+    processor = making.byte_level()
+    model = making.model(family, architecture, processor, num_hidden_layers=1, **settings)
+    model = quantizing.quantized(model, weights="ternary", granularity=granularity)
+    stored = []
+    for numbers in ("float", "packed"):
+        result = to_gguf(model, tmp_path / f"{numbers}.gguf", numbers=numbers, processor=processor)
+        _, tensors = contents(result.path)
+        stored.append(
+            {name: gguf.quants.dequantize(tensor.data, tensor.tensor_type) for name, tensor in tensors.items()}
+        )
+    floats, packed = stored
+    assert result.types["Q4_0"] >= 5
+    assert floats.keys() == packed.keys()
+    for name, values in floats.items():
+        assert np.abs(values - packed[name]).max() <= HALF * np.abs(values).max(), name
+
+
 REFUSED = {
     "tq2_0": (
         {"hidden_size": 64},
@@ -311,6 +339,15 @@ def test_values_beyond_float16(processor, tmp_path):
     with pytest.raises(ArtifactError, match=r"has a value beyond 65504, .*; export with numbers `bfloat16`"):
         to_gguf(model, tmp_path / "model.gguf", numbers="float16", processor=processor)
     assert to_gguf(model, tmp_path / "model.gguf", numbers="bfloat16", processor=processor).types["BF16"] == 7
+
+
+def test_a_model_that_diverged(processor, tmp_path):
+    model = bert(processor)
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.bias[3] = torch.nan
+    with pytest.raises(ArtifactError, match=r"`blk.0.ffn_down.bias` holds nan or infinity; nothing was written"):
+        to_gguf(model, tmp_path / "model.gguf", processor=processor)
+    assert runs.listing(tmp_path) == set()
 
 
 def test_what_is_there_stays(processor, tmp_path):

@@ -1,4 +1,4 @@
-"""Exporting a model to GGUF: every weight is read back and compared before the file gets its name."""
+"""Exporting a model to GGUF: every weight is unpacked again and compared before the file gets its name."""
 
 from __future__ import annotations
 
@@ -194,8 +194,10 @@ class _Rounding:
         """Compare one tensor.
 
         Raises:
-            ArtifactError: Where it is further off than its type rounds.
+            ArtifactError: Where it is further off than its type rounds, or no number.
         """
+        if not bool(weight.isfinite().all()):
+            raise ArtifactError(f"`{tensor.name}` holds nan or infinity; nothing was written, train the model again")
         apart = float((tensor.read(raw) - weight).abs().max()) if weight.numel() else 0.0
         change = apart / max(float(weight.abs().max()), 1e-45) if apart else 0.0
         if change > LIMIT:
