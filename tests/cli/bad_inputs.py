@@ -279,6 +279,9 @@ LIMITS = {
     "~nouser for a result": Bad(lambda room: room.finetune("--out", "~nouser/out"), ("`~nouser/out`", "home")),
     "~nouser for an artifact": Bad(lambda room: ["verify", "~nouser/art"], ("`~nouser/art`", "home")),
     "~nouser for requests": Bad(lambda room: ["predict", room.artifact, "--file", "~nouser/asked"], ("home",)),
+    "a tokenizer that llama.cpp has not": Bad(
+        lambda room: ["export", room.base, "--out", room.tmp / "m.gguf"], ("`WordLevel`", "llama.cpp has BPE")
+    ),
     "~nouser for an export": Bad(lambda room: ["export", room.base, "--out", "~nouser/m.onnx"], ("home",)),
     "~nouser for a merge": Bad(lambda room: ["merge", "~nouser/mask", "--out", room.tmp / "out"], ("home",)),
     "~nouser for an unpacking": Bad(lambda room: ["unpack", "~nouser/packed", "--out", room.tmp / "out"], ("home",)),
