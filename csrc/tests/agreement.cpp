@@ -193,6 +193,67 @@ void check_floats(Draw& draw, Checksum& checksum) {
     });
 }
 
+// The first outputs of a half and the first inputs of a matrix, as one that has no others: bits are the same.
+void check_prefix(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 14), inputs = draw.between(1, 300), outputs = draw.between(1, 60);
+    const int all_inputs = inputs + draw.between(0, 90), half = static_cast<int>(padded(outputs + draw.between(0, 40), kColumns));
+    const int panels = (outputs + kColumns - 1) / kColumns, skipped = half / kColumns;
+    const Whole whole = {2 * half, all_inputs, outputs + draw.between(0, 20)};
+    const std::vector<float> x = draw.floats(static_cast<std::size_t>(rows) * inputs);
+    const std::vector<float> bias = draw.floats(2 * half);
+    const auto compare_both = [&](const auto& answer, std::size_t row) {
+        std::vector<float> cut;
+        for (int i = 0; i < rows; i++) cut.insert(cut.end(), answer.begin() + i * row, answer.begin() + i * row + outputs);
+        return cut;
+    };
+    if (draw.one_in(2)) {
+        const std::vector<float> weights = draw.floats(static_cast<std::size_t>(2 * half) * all_inputs);
+        std::vector<float> alone;
+        for (int panel = skipped; panel < skipped + panels; panel++) {
+            const auto from = weights.begin() + static_cast<std::ptrdiff_t>(panel) * all_inputs * kColumns;
+            alone.insert(alone.end(), from, from + static_cast<std::ptrdiff_t>(inputs) * kColumns);
+        }
+        compare("parts of matrices of floats", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
+            std::vector<float> out(rows * whole.answers + kBehind, 77.0f), expected(rows * outputs);
+            const float* const from = weights.data() + static_cast<std::size_t>(half) * all_inputs;
+            set.floats(x.data(), rows, {outputs, inputs, from, nullptr, bias.data() + half, whole}, Activation::none, out.data(), 0, panels);
+            set.floats(x.data(), rows, {outputs, inputs, alone.data(), nullptr, bias.data() + half}, Activation::none, expected.data(), 0, panels);
+            expect_same(compare_both(out, whole.answers), expected, set.name, "parts of matrices of floats", text({rows, inputs, outputs}));
+            return out;
+        });
+        return;
+    }
+    const int kinds[][2] = {{2, 2}, {15, 4}, {255, 8}};
+    const int* kind = kinds[draw.between(0, 2)];
+    const int most = kind[0], bits = kind[1], part = bits == 8 ? 4 : bits, group = draw.one_in(2) ? 16 : static_cast<int>(padded(all_inputs, kInputs));
+    const std::size_t all = panel_bytes(all_inputs, bits), short_bytes = panel_bytes(inputs, bits), columns = 2 * half;
+    std::vector<std::uint8_t> codes(2 * skipped * all), alone;
+    for (std::uint8_t& byte : codes)
+        for (int shift = 0; shift < 8; shift += part)
+            byte = static_cast<std::uint8_t>(byte | draw.between(0, most < (1 << part) - 1 ? most : (1 << part) - 1) << shift);
+    for (int panel = skipped; panel < skipped + panels; panel++)
+        for (int piece = 0; piece < (bits == 8 ? 2 : 1); piece++) {  // the lower digits, and the others
+            const auto from = codes.begin() + static_cast<std::ptrdiff_t>(panel * all + piece * all / 2);
+            alone.insert(alone.end(), from, from + static_cast<std::ptrdiff_t>(bits == 8 ? short_bytes / 2 : short_bytes));
+        }
+    const std::size_t groups = (padded(all_inputs, kInputs) + group - 1) / group, kept = (padded(inputs, kInputs) + group - 1) / group;
+    const std::vector<float> scales = draw.floats(columns * groups);
+    std::vector<float> own;
+    for (std::size_t i = 0; i < kept; i++)
+        own.insert(own.end(), scales.begin() + i * columns + half, scales.begin() + i * columns + half + panels * kColumns);
+    Rows activations = quantized(*portable, x, rows, inputs);
+    compare("parts of matrices of codes", text({rows, inputs, outputs, bits, group}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(rows * whole.answers + kBehind, 77.0f), expected(rows * outputs);
+        std::vector<std::uint8_t> scratch(scratch_bytes(inputs, bits));
+        CodeMatrix w = {outputs, inputs, bits, most, 1, -1, group, codes.data() + skipped * all, scales.data() + half, bias.data() + half, whole};
+        set.codes(activations.view(), rows, w, Activation::none, out.data(), 0, panels, scratch.data());
+        w.panels = alone.data(), w.scales = own.data(), w.whole = {};
+        set.codes(activations.view(), rows, w, Activation::none, expected.data(), 0, panels, scratch.data());
+        expect_same(compare_both(out, whole.answers), expected, set.name, "parts of matrices of codes", text({rows, inputs, outputs, bits, group}));
+        return out;
+    });
+}
+
 void check_gate(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 8), width = draw.between(1, 200);
     const auto activation = static_cast<Activation>(draw.between(0, 5));
@@ -292,7 +353,7 @@ int main(int count, char** arguments) {
     const struct {
         const char* name;
         void (*check)(Draw&, Checksum&);
-    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats},
+    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats}, {"prefix", check_prefix},
                    {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}, {"attend_kept", check_attend_kept}};
     for (const auto& kernel : kernels) {
         Draw draw(seed);
