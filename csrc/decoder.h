@@ -76,7 +76,7 @@ class Decoder {
     void set_head(SharedMatrix head);
 
     const Shape& shape() const { return stack_.shape; }
-    int blocks() const { return static_cast<int>(stack_.blocks.size()); }
+    const std::vector<Block>& blocks() const { return stack_.blocks; }
     const SharedMatrix& head() const { return head_; }
     int vocabulary() const { return head_ == nullptr ? 0 : head_->outputs(); }
     std::unique_ptr<Cache> make_cache() const;

@@ -22,7 +22,7 @@ Answer run(const BoundDecoder& bound, const Array<std::int32_t, 1>& ids, const A
     need(static_cast<std::size_t>(starts.data()[sequences]) == ids.size(), "sequences that end where the tokens do");
     need(caches.size() == static_cast<std::size_t>(sequences), "a cache for each sequence");
     for (const Cache* cache : caches) need(cache != nullptr, "a cache for each sequence");
-    need(!neurons || neurons->size() == static_cast<std::size_t>(bound.decoder->blocks()), "a number of neurons for each block");
+    need(!neurons || neurons->size() == bound.decoder->blocks().size(), "a number of neurons for each block");
     const Kernels& kernels = kernels_of(isa);
     const NewTokens input = {ids.data(), starts.data(), sequences, caches.data(), all, neurons ? neurons->data() : nullptr, head};
     Answer out = make_answer(input.answers(), head == nullptr ? bound.decoder->vocabulary() : head->outputs());
@@ -79,6 +79,13 @@ void bind_decoder(nb::module_& module) {
             [](BoundDecoder& self, std::shared_ptr<Matrix> matrix) { self.decoder->set_head(std::move(matrix)); },
             nb::arg("matrix"))
         .def_prop_ro("longest", [](const BoundDecoder& self) { return self.decoder->shape().longest; })
+        .def_prop_ro("vocabulary", [](const BoundDecoder& self) { return self.decoder->vocabulary(); })
+        .def_prop_ro("neurons",
+                     [](const BoundDecoder& self) {
+                         std::vector<int> neurons;
+                         for (const Block& block : self.decoder->blocks()) neurons.push_back(block.down->inputs());
+                         return neurons;
+                     })
         .def("part_of_head", &part_of_head, nb::arg("tokens"))
         .def("cache", [](const BoundDecoder& self) { return self.decoder->make_cache(); })
         .def("run", &run, nb::arg("ids"), nb::arg("starts"), nb::arg("caches"), nb::arg("all") = false,

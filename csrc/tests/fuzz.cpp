@@ -309,7 +309,7 @@ std::vector<float> run_tokens(Bytes& bytes, const Decoder& decoder, std::vector<
     const auto ids = bytes.numbers<std::int32_t>(tokens, bytes.mostly(0), std::max(1, words) - 1);
     NewTokens input = {ids.data(), starts.data(), static_cast<int>(chosen.size()), chosen.data(), bytes.one_in(2)};
     std::vector<std::int32_t> neurons;
-    for (int block = 0; block < decoder.blocks(); block++) neurons.push_back(bytes.mostly(bytes.size()));
+    for (std::size_t block = 0; block < decoder.blocks().size(); block++) neurons.push_back(bytes.mostly(bytes.size()));
     if (bytes.one_in(2)) input.neurons = neurons.data();
     std::shared_ptr<Matrix> head;
     if (bytes.one_in(4)) {

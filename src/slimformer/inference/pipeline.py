@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slimformer.inference.routing import Route
     from slimformer.inference.runners import Runner
     from slimformer.inference.source import Source
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
     from slimformer.tasks.kinds.kind import Answer, Kind
 
 #: Requests in memory at a time, in batches: enough to sort by length, few enough for any number of lines.
