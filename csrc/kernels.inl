@@ -290,6 +290,13 @@ void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation act
     }
 }
 
+// Asks for weights that are read some lines later, or for what lies behind their end. With several rows there is so much to
+// do between one load and the next that a processor sees few of them ahead by itself, and waits where they come from memory.
+inline void fetch_ahead(const void* from) {
+    constexpr std::uintptr_t kAhead = 2048;
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + kAhead));
+}
+
 // Rows with some panels side by side, whose weights are floats or bfloat16.
 template <int rows, int panels, class Weight>
 inline void float_tile(const float* x, const Weight* weights, const FloatMatrix& w, int column, Activation activation,
@@ -299,7 +306,10 @@ inline void float_tile(const float* x, const Weight* weights, const FloatMatrix&
     repeat<rows * panels>([&](auto i) { sums[i] = fill(0.0f); });
     for (std::size_t k = 0; k < inputs; k++, weights += kColumns) {
         Floats here[panels];
-        repeat<panels>([&](auto panel) { here[panel] = load(weights + panel * next); });
+        repeat<panels>([&](auto panel) {
+            fetch_ahead(weights + panel * next);
+            here[panel] = load(weights + panel * next);
+        });
         repeat<rows>([&](auto row) {
             const Floats value = fill(x[row * inputs + k]);
             repeat<panels>([&](auto panel) {
@@ -325,12 +335,16 @@ inline void float_panels(const float* x, int rows, const FloatMatrix& w, const W
                          float* out, int number) {
     const int column = number * kColumns;
     const Weight* const weights = all + static_cast<std::size_t>(column) * all_inputs(w);
-    constexpr int at_once = kTilesAtOnce * kRows;
-    for (int row = 0; row < rows; row += at_once)
-        with_count<at_once>(rows - row, [&](auto count) {
+    constexpr int most = kTilesAtOnce * kRows;
+    // In parts of nearly as many rows: with one or two that are left over, sums would wait for the ones before them.
+    for (int row = 0, parts = (rows + most - 1) / most; parts > 0; parts--) {
+        const int at_once = (rows - row + parts - 1) / parts;
+        with_count<most>(at_once, [&](auto count) {
             float_tile<decltype(count)::value, panels>(x + static_cast<std::size_t>(row) * w.inputs, weights, w, column,
                                                        activation, out + row * answer_length(w));
         });
+        row += at_once;
+    }
 }
 
 void floats(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {

@@ -149,7 +149,7 @@ class NativeDecoder:
         """The same as `generate`, with what drafting did."""
         check_count("max-new-tokens", max_new_tokens)
         neurons = self._neurons(size)
-        drafting = None if draft is None else self._drafting(Draft.of(draft))
+        drafting = None if draft is None else self.drafting(Draft.of(draft))
         ids, lengths = flat_sequences(prompts, "tokens")
         ends = np.cumsum(lengths)[:-1]
         texts = [
@@ -169,7 +169,8 @@ class NativeDecoder:
 
         return generate(run, texts, stop, drafting)
 
-    def _drafting(self, draft: Draft) -> Drafting:
+    def drafting(self, draft: Draft) -> Drafting:
+        """What a smaller size runs where it writes ahead."""
         neurons, vocabulary = self._neurons(draft.size), int(self._decoder.vocabulary)
         ids = head = None
         if draft.shortlist is not None:

@@ -121,13 +121,14 @@ class NativeWriter:
         self.decoder = decoder
         self.kind = kind
         self.stop = stop
-        self.sizes = {"size": size, "draft": draft}
+        self.size = size
+        self.draft = draft
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Go on with a batch of texts, whose padding is left out; -1 stands after the end of each."""
         mask = batch["attention_mask"].astype(bool)
         prompts = [ids[there].tolist() for ids, there in zip(batch["input_ids"], mask, strict=True)]
-        added = self.decoder.generate(prompts, self.kind.new_tokens, self.stop, **self.sizes)
+        added = self.decoder.generate(prompts, self.kind.new_tokens, self.stop, size=self.size, draft=self.draft)
         sequences = np.full((len(added), max(1, *map(len, added))), -1)
         for row, tokens in zip(sequences, added, strict=True):
             row[: len(tokens)] = tokens
