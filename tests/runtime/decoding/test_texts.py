@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -98,3 +100,9 @@ def test_an_elastic_artifact_drafts_with_its_sizes(tmp_path):
     assert generator(TEXTS, max_new_tokens=20, size="M", draft="S") == generator(TEXTS, max_new_tokens=20, size="M")
     with pytest.raises(SizeError, match="there is no size `XXL`"):
         generator(TEXTS, draft="XXL")
+    code = f"""
+import sys, slimformer
+slimformer.load({str(folder)!r}, engine="native")("dull", draft="S", max_new_tokens=4)
+assert not {{"torch", "transformers"}} & set(sys.modules), "imported"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
