@@ -108,7 +108,9 @@ void Forward::round(const Matrix& next, const float* from, int width, const Quan
     if (next.rounds()) team.share(tiles, [&](int tile) { kernels.quantize(from, tokens, width, to, tile, tile + 1); });
 }
 
-const float* Forward::finish(const Block& block, const Block* next) const {
+const float* Forward::finish(std::size_t number) const {
+    const Block& block = stack.blocks[number];
+    const Block* const next = number + 1 < stack.blocks.size() ? &stack.blocks[number + 1] : nullptr;
     const bool pre = shape.pre_norm;
     round(*block.output, context, block.output->inputs(), rows);
     // What is read in floats cannot be overwritten while it is.
@@ -117,18 +119,28 @@ const float* Forward::finish(const Block& block, const Block* next) const {
     const float* in =
         go_on(attended, pre ? nullptr : &block.attention_norm, pre ? &block.output_norm : nullptr, block.up.get());
 
-    const int ffn = block.down->inputs();
-    const Activation activation = shape.gated ? Activation::none : shape.activation;
-    block.up->product(kernels, team, in, rows, tokens, activation, wide, scratch);
-    float* const between = shape.gated ? work.gated.data() : wide;
-    if (shape.gated)
-        team.share(tiles,
-                   [&](int tile) { kernels.gate(wide, ffn, shape.activation, between, first_row(tile), last_row(tile)); });
-    round(*block.down, between, ffn, wide_rows);
-    block.down->product(kernels, team, between, wide_rows, tokens, Activation::none, context, scratch);
+    feed_forward(block, in, neurons == nullptr ? block.down->inputs() : neurons[number]);
     return go_on(context, pre ? nullptr : &block.output_norm,
                  next == nullptr ? &stack.final_norm : pre ? &next->attention_norm : nullptr,
                  next == nullptr ? nullptr : next->qkv.get());
+}
+
+void Forward::feed_forward(const Block& block, const float* in, int used) const {
+    const bool all = used == block.down->inputs();
+    const Activation activation = shape.gated ? Activation::none : shape.activation;
+    if (all)
+        block.up->product(kernels, team, in, rows, tokens, activation, wide, scratch);
+    else  // of a gated layer, see `check_neurons`
+        block.up->product(kernels, team, in, rows, tokens, {2, used, hidden}, wide, scratch);
+    float* const between = shape.gated ? work.gated.data() : wide;
+    if (shape.gated)
+        team.share(tiles,
+                   [&](int tile) { kernels.gate(wide, used, shape.activation, between, first_row(tile), last_row(tile)); });
+    round(*block.down, between, used, wide_rows);
+    if (all)
+        block.down->product(kernels, team, between, wide_rows, tokens, Activation::none, context, scratch);
+    else
+        block.down->product(kernels, team, between, wide_rows, tokens, {1, hidden, used}, context, scratch);
 }
 
 }  // namespace slimformer

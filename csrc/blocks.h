@@ -108,6 +108,7 @@ struct Forward {
     const std::int32_t* const starts;  // of sequences one after the other
     const int sequences;
     std::uint8_t* const scratch;
+    const std::int32_t* const neurons = nullptr;  // how many of each block are used, the first ones; all where it is null
 
     const Shape& shape = stack.shape;
     const int tokens = starts[sequences], hidden = shape.hidden, tiles = parts_of(tokens, kRows);
@@ -142,13 +143,15 @@ struct Forward {
         for (std::size_t i = 0; i < blocks.size(); i++) {
             blocks[i].qkv->product(kernels, team, in, rows, tokens, Activation::none, wide, scratch);
             attend(blocks[i], i);
-            in = finish(blocks[i], i + 1 < blocks.size() ? &blocks[i + 1] : nullptr);
+            in = finish(i);
         }
     }
 
    private:
     // What of a block comes after its attention; returns where the next one reads.
-    const float* finish(const Block& block, const Block* next) const;
+    const float* finish(std::size_t number) const;
+    // Makes `context` of what a block's feed-forward layer reads, by its first neurons where not all of them are used.
+    void feed_forward(const Block& block, const float* in, int used) const;
     // Adds what a sub-layer computed to what it read, and readies what the next one reads: all of it once normalised, or
     // with a norm of its own (`before`) where norms stand before the sub-layers. Returns where it lies.
     const float* go_on(const float* computed, const FloatNorm* after, const FloatNorm* before, const Matrix* next) const;

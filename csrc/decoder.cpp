@@ -42,7 +42,7 @@ struct Decoder::Space : Workspace {
         int longest = 0;
         for (int i = 0; i < input.sequences; i++)
             longest = std::max(longest, input.caches[i]->length() + input.starts[i + 1] - input.starts[i]);
-        std::size_t bytes = decoder.head_->scratch();
+        std::size_t bytes = decoder.head_for(input).scratch();
         for (const bool rounds : {false, true}) bytes = std::max(bytes, causal_scratch_bytes(longest, shape.width(), rounds));
         Workspace::hold(decoder.stack_, input.tokens(), threads, bytes);
         grow(last, static_cast<std::size_t>(input.answers()) * shape.hidden);
@@ -103,8 +103,20 @@ void Decoder::check(const NewTokens& input) const {
     for (int i = 0; i < input.tokens(); i++)
         if (input.ids[i] < 0 || input.ids[i] >= words_.rows)
             throw InputError("token " + std::to_string(input.ids[i]) + " of a vocabulary of " + std::to_string(words_.rows));
+    if (input.neurons != nullptr) check_neurons(input.neurons);
+    if (input.head != nullptr && input.head->inputs() != shape().hidden) throw InputError("a head of another width than the blocks");
     for (const Block& block : stack_.blocks)  // threads share the heads of all tiles, which they count
         if (input.tokens() > kMost * 64 / kept_heads(block)) throw InputError("too many tokens at once");
+}
+
+void Decoder::check_neurons(const std::int32_t* neurons) const {
+    for (const Block& block : stack_.blocks) {
+        const int used = *neurons++, all = block.down->inputs();
+        // What is gated begins behind the gate, and a part of a matrix where a panel does.
+        if (used < 1 || used > all || (used < all && all % kColumns != 0))
+            throw InputError(std::to_string(used) + " of " + std::to_string(all) + " neurons; parts are of a multiple of " +
+                             std::to_string(kColumns));
+    }
 }
 
 void Decoder::embed(const Forward& forward, const NewTokens& input) const {
@@ -165,6 +177,7 @@ void Decoder::attend(const Forward& forward, const NewTokens& input, const Block
 
 void Decoder::answer(const Forward& forward, const NewTokens& input, Space& space, float* out) const {
     const int hidden = shape().hidden, count = input.answers();
+    const Matrix& head = head_for(input);
     const float* from = forward.result();
     const QuantizedRows rounded = space.rounded.view();
     if (!input.all) {
@@ -176,11 +189,11 @@ void Decoder::answer(const Forward& forward, const NewTokens& input, Space& spac
         });
         from = space.last.data();
     }
-    if (head_->rounds())
+    if (head.rounds())
         forward.team.share(parts_of(count, kRows), [&](int tile) {
             forward.kernels.quantize(from, count, hidden, rounded, tile, tile + 1);
         });
-    head_->product(forward.kernels, forward.team, from, rounded, count, Activation::none, out, forward.scratch);
+    head.product(forward.kernels, forward.team, from, rounded, count, Activation::none, out, forward.scratch);
 }
 
 void Decoder::run(const Kernels& kernels, Pool& pool, int threads, const NewTokens& input, float* out) const {
@@ -199,7 +212,8 @@ void Decoder::run(const Kernels& kernels, Pool& pool, int threads, const NewToke
     std::unique_ptr<Space> space = kept_.take();
     space->hold(*this, input, std::max(1, std::min(threads, pool.threads())));
     pool.run(threads, [&](Team& team, int thread) {
-        const Forward forward = {stack_, kernels, team, *space, input.starts, input.sequences, space->scratch[thread].data()};
+        const Forward forward = {stack_,          kernels,         team, *space, input.starts,
+                                 input.sequences, space->scratch[thread].data(), input.neurons};
         embed(forward, input);
         forward.run([&](const Block& block, std::size_t number) { attend(forward, input, block, number); });
         answer(forward, input, *space, out);

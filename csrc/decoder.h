@@ -56,6 +56,9 @@ struct NewTokens {
     int sequences = 0;
     Cache* const* caches = nullptr;
     bool all = false;  // whether logits of all of them are wanted, else of the last one of each sequence
+    // Of each block the feed-forward neurons that are used, the first ones: a size nested in the model. All where it is null.
+    const std::int32_t* neurons = nullptr;
+    const Matrix* head = nullptr;  // in place of the decoder's own, such as a part of it
 
     int tokens() const { return starts[sequences]; }
     int answers() const { return all ? tokens() : sequences; }
@@ -73,10 +76,12 @@ class Decoder {
     void set_head(SharedMatrix head);
 
     const Shape& shape() const { return stack_.shape; }
+    const std::vector<Block>& blocks() const { return stack_.blocks; }
+    const SharedMatrix& head() const { return head_; }
     int vocabulary() const { return head_ == nullptr ? 0 : head_->outputs(); }
     std::unique_ptr<Cache> make_cache() const;
 
-    // Logits, [answers][vocabulary]; the tokens are kept from then on. Where it throws, no cache has changed.
+    // Logits, [answers][vocabulary, or outputs of another head]; the tokens are kept from then on. Where it throws, no cache has changed.
     void run(const Kernels& kernels, Pool& pool, int threads, const NewTokens& input, float* out) const;
 
    private:
@@ -86,6 +91,8 @@ class Decoder {
     };
 
     void check(const NewTokens& input) const;
+    void check_neurons(const std::int32_t* neurons) const;
+    const Matrix& head_for(const NewTokens& input) const { return input.head == nullptr ? *head_ : *input.head; }
     int kept_heads(const Block& block) const;
     void embed(const Forward& forward, const NewTokens& input) const;
     void attend(const Forward& forward, const NewTokens& input, const Block& block, std::size_t number) const;

@@ -15,20 +15,30 @@ struct BoundDecoder {
 };
 
 Answer run(const BoundDecoder& bound, const Array<std::int32_t, 1>& ids, const Array<std::int32_t, 1>& starts,
-           const std::vector<Cache*>& caches, bool all, int threads, const std::string& isa) {
+           const std::vector<Cache*>& caches, bool all, const std::optional<Array<std::int32_t, 1>>& neurons, const Matrix* head,
+           int threads, const std::string& isa) {
     need(starts.size() >= 1 && starts.size() < 1u << 20, "where each sequence begins, and where the last one ends");
     const int sequences = static_cast<int>(starts.size()) - 1;
     need(static_cast<std::size_t>(starts.data()[sequences]) == ids.size(), "sequences that end where the tokens do");
     need(caches.size() == static_cast<std::size_t>(sequences), "a cache for each sequence");
     for (const Cache* cache : caches) need(cache != nullptr, "a cache for each sequence");
+    need(!neurons || neurons->size() == bound.decoder->blocks().size(), "a number of neurons for each block");
     const Kernels& kernels = kernels_of(isa);
-    const NewTokens input = {ids.data(), starts.data(), sequences, caches.data(), all};
-    Answer out = make_answer(input.answers(), bound.decoder->vocabulary());
+    const NewTokens input = {ids.data(), starts.data(), sequences, caches.data(), all, neurons ? neurons->data() : nullptr, head};
+    Answer out = make_answer(input.answers(), head == nullptr ? bound.decoder->vocabulary() : head->outputs());
     {
         const WithoutLock unlocked;
         bound.decoder->run(kernels, pool(), threads, input, out.data());
     }
     return out;
+}
+
+// The rows of a head for some tokens.
+std::shared_ptr<Matrix> part_of_head(const BoundDecoder& bound, const Array<std::int32_t, 1>& tokens) {
+    const SharedMatrix& head = bound.decoder->head();
+    need(head != nullptr && tokens.size() < kMost, "tokens of the vocabulary of a decoder with a head");
+    const WithoutLock unlocked;
+    return head->select(tokens.data(), static_cast<int>(tokens.size()));
 }
 
 }  // namespace
@@ -69,9 +79,17 @@ void bind_decoder(nb::module_& module) {
             [](BoundDecoder& self, std::shared_ptr<Matrix> matrix) { self.decoder->set_head(std::move(matrix)); },
             nb::arg("matrix"))
         .def_prop_ro("longest", [](const BoundDecoder& self) { return self.decoder->shape().longest; })
+        .def_prop_ro("vocabulary", [](const BoundDecoder& self) { return self.decoder->vocabulary(); })
+        .def_prop_ro("neurons",
+                     [](const BoundDecoder& self) {
+                         std::vector<int> neurons;
+                         for (const Block& block : self.decoder->blocks()) neurons.push_back(block.down->inputs());
+                         return neurons;
+                     })
+        .def("part_of_head", &part_of_head, nb::arg("tokens"))
         .def("cache", [](const BoundDecoder& self) { return self.decoder->make_cache(); })
         .def("run", &run, nb::arg("ids"), nb::arg("starts"), nb::arg("caches"), nb::arg("all") = false,
-             nb::arg("threads") = 1, nb::arg("isa") = "");
+             nb::arg("neurons") = nb::none(), nb::arg("head") = nb::none(), nb::arg("threads") = 1, nb::arg("isa") = "");
 }
 
 }  // namespace slimformer

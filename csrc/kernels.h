@@ -21,6 +21,14 @@ constexpr int kMostPanels = 2;
 
 static constexpr std::size_t padded(std::size_t count, std::size_t unit) { return (count + unit - 1) / unit * unit; }
 
+// Of a matrix of which the first outputs or inputs alone are multiplied with: how many it has, and how many numbers apart
+// rows of the answer begin; 0 where it is multiplied with as it is.
+struct Whole {
+    int outputs = 0;
+    int inputs = 0;
+    int answers = 0;
+};
+
 enum class Activation : int { none, gelu, relu, silu, tanh, gelu_tanh };
 
 // A matrix of codes, [outputs, inputs], each a digit that stands for `stride * digit + lowest`, in panels of 16 outputs.
@@ -38,6 +46,7 @@ struct CodeMatrix {
     const std::uint8_t* panels = nullptr;
     const float* scales = nullptr;  // [inputs / group, rounded up][outputs, rounded up to 16]
     const float* bias = nullptr;    // [outputs, rounded up to 16]
+    Whole whole = {};
 };
 
 // Bytes of a panel, of the same with a digit to a byte, and of as many of those as are taken at once.
@@ -55,6 +64,7 @@ struct FloatMatrix {
     const float* floats = nullptr;
     const std::uint16_t* bfloat16 = nullptr;  // of the two, one is there
     const float* bias = nullptr;              // [outputs, rounded up to 16]
+    Whole whole = {};
 };
 
 // Rows of activations as int8, 127 standing for the largest magnitude of the row. Six rows form a tile, the last one

@@ -166,6 +166,14 @@ inline void with_count(int number, const Work& work) {
 // Steps of four inputs after which sums of 16 bits may be full, where a set has such.
 inline int steps_in_sixteen_bits(int most) { return 32767 / (2 * 127 * most) / 4 * 4; }
 
+// Outputs and inputs that a matrix has in memory, and numbers from a row of the answer to the next.
+template <class Matrix>
+inline int all_outputs(const Matrix& w) { return w.whole.outputs > 0 ? w.whole.outputs : w.outputs; }
+template <class Matrix>
+inline int all_inputs(const Matrix& w) { return w.whole.inputs > 0 ? w.whole.inputs : w.inputs; }
+template <class Matrix>
+inline std::size_t answer_length(const Matrix& w) { return w.whole.answers > 0 ? w.whole.answers : w.outputs; }
+
 // From so many rows on, a panel of 2 bits is unpacked once for all of them.
 constexpr int kRowsToUnpack = 12;
 
@@ -186,7 +194,7 @@ struct Panels {
     void multiply_range(const std::int8_t* x, int from, int to, std::int32_t* sums) const {
         const int steps = steps_in_sixteen_bits(w.bits == 8 ? 15 : w.most);
         if (digits == nullptr)
-            return multiply_packed<rows, panels>(x, stored, panel_bytes(w.inputs, w.bits), length(), sums, steps);
+            return multiply_packed<rows, panels>(x, stored, panel_bytes(all_inputs(w), w.bits), length(), sums, steps);
         constexpr int tile = rows < kRows ? rows : kRows;
         const std::size_t next = digit_bytes(w.inputs, w.bits);
         const std::int8_t* values = x + static_cast<std::size_t>(from) * tile;
@@ -213,7 +221,7 @@ struct Panels {
                  float* out) const {
         Floats y[rows * panels];
         for (int i = 0; i < rows * panels; i++) y[i] = load(w.bias + column + i % panels * kColumns);
-        const int columns = static_cast<int>(padded(w.outputs, kColumns));
+        const int columns = static_cast<int>(padded(all_outputs(w), kColumns));
         const float* scales = w.scales + column;
         for (int from = 0; from < length(); from += w.group, scales += columns) {
             const int to = length() - from < w.group ? length() : from + w.group;
@@ -233,7 +241,7 @@ struct Panels {
         with_activation(activation, [&](auto which) {
             for (int i = 0; i < rows * panels; i++) {
                 const int from = i % panels * kColumns;
-                store_part(out + static_cast<std::size_t>(i / panels) * w.outputs + from,
+                store_part(out + i / panels * answer_length(w) + from,
                            activate<decltype(which)::value>(y[i]), w.outputs - column - from);
             }
         });
@@ -244,12 +252,13 @@ struct Panels {
 template <int panels>
 inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out,
                         int number, std::uint8_t* scratch) {
-    const std::size_t length = padded(w.inputs, kInputs), half = panel_bytes(w.inputs, 4);
+    const std::size_t length = padded(w.inputs, kInputs), half = panel_bytes(all_inputs(w), 4);
+    const std::size_t next = panel_bytes(all_inputs(w), w.bits);
     const bool grouped = static_cast<std::size_t>(w.group) < length;
     const bool unpacked = w.bits > 2 || grouped || rows >= kRowsToUnpack;
-    const std::uint8_t* const stored = w.panels + number * panel_bytes(w.inputs, w.bits);
+    const std::uint8_t* const stored = w.panels + number * next;
     for (int panel = 0; unpacked && panel < panels; panel++) {
-        const std::uint8_t* const from = stored + panel * panel_bytes(w.inputs, w.bits);
+        const std::uint8_t* const from = stored + panel * next;
         std::uint8_t* const to = scratch + panel * digit_bytes(w.inputs, w.bits);
         if (w.bits == 2) unpack_panel(from, static_cast<int>(length), to);
         if (w.bits > 2) unpack_nibbles(from, static_cast<int>(length), to);
@@ -260,7 +269,7 @@ inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, A
     int row = 0;
     const auto run = [&](auto count) {
         here.template product<decltype(count)::value>(x.values + row * length, x.scales + row, x.sums + row, activation,
-                                                      out + static_cast<std::size_t>(row) * w.outputs + column);
+                                                      out + row * answer_length(w) + column);
     };
     if constexpr (kTilesAtOnce > 1) {
         constexpr int at_once = kTilesAtOnce * kRows;
@@ -281,16 +290,26 @@ void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation act
     }
 }
 
+// Asks for weights that are read some lines later, or for what lies behind their end. With several rows there is so much to
+// do between one load and the next that a processor sees few of them ahead by itself, and waits where they come from memory.
+inline void fetch_ahead(const void* from) {
+    constexpr std::uintptr_t kAhead = 2048;
+    __builtin_prefetch(reinterpret_cast<const void*>(reinterpret_cast<std::uintptr_t>(from) + kAhead));
+}
+
 // Rows with some panels side by side, whose weights are floats or bfloat16.
 template <int rows, int panels, class Weight>
 inline void float_tile(const float* x, const Weight* weights, const FloatMatrix& w, int column, Activation activation,
                        float* out) {
-    const std::size_t inputs = w.inputs, next = inputs * kColumns;
+    const std::size_t inputs = w.inputs, next = static_cast<std::size_t>(all_inputs(w)) * kColumns;
     Floats sums[rows * panels];
     repeat<rows * panels>([&](auto i) { sums[i] = fill(0.0f); });
     for (std::size_t k = 0; k < inputs; k++, weights += kColumns) {
         Floats here[panels];
-        repeat<panels>([&](auto panel) { here[panel] = load(weights + panel * next); });
+        repeat<panels>([&](auto panel) {
+            fetch_ahead(weights + panel * next);
+            here[panel] = load(weights + panel * next);
+        });
         repeat<rows>([&](auto row) {
             const Floats value = fill(x[row * inputs + k]);
             repeat<panels>([&](auto panel) {
@@ -304,7 +323,7 @@ inline void float_tile(const float* x, const Weight* weights, const FloatMatrix&
     with_activation(activation, [&](auto which) {
         for (int i = 0; i < rows * panels; i++) {
             const int from = column + i % panels * kColumns;
-            store_part(out + static_cast<std::size_t>(i / panels) * w.outputs + from,
+            store_part(out + i / panels * answer_length(w) + from,
                        activate<decltype(which)::value>(ends[i] + load(w.bias + from)), w.outputs - from);
         }
     });
@@ -315,13 +334,17 @@ template <int panels, class Weight>
 inline void float_panels(const float* x, int rows, const FloatMatrix& w, const Weight* all, Activation activation,
                          float* out, int number) {
     const int column = number * kColumns;
-    const Weight* const weights = all + static_cast<std::size_t>(column) * w.inputs;
-    constexpr int at_once = kTilesAtOnce * kRows;
-    for (int row = 0; row < rows; row += at_once)
-        with_count<at_once>(rows - row, [&](auto count) {
+    const Weight* const weights = all + static_cast<std::size_t>(column) * all_inputs(w);
+    constexpr int most = kTilesAtOnce * kRows;
+    // In parts of nearly as many rows: with one or two that are left over, sums would wait for the ones before them.
+    for (int row = 0, parts = (rows + most - 1) / most; parts > 0; parts--) {
+        const int at_once = (rows - row + parts - 1) / parts;
+        with_count<most>(at_once, [&](auto count) {
             float_tile<decltype(count)::value, panels>(x + static_cast<std::size_t>(row) * w.inputs, weights, w, column,
-                                                       activation, out + static_cast<std::size_t>(row) * w.outputs);
+                                                       activation, out + row * answer_length(w));
         });
+        row += at_once;
+    }
 }
 
 void floats(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {

@@ -50,6 +50,27 @@ int get(const std::uint8_t* panel, int bits, int output, int input) {
     return panel[place.byte] >> place.shift & ((1 << bits) - 1);
 }
 
+// One output of panels of codes as another one of panels of the same kind.
+void copy_digits(const CodeMatrix& codes, int from, std::uint8_t* panels, int to) {
+    const int bits = codes.bits == 8 ? 4 : codes.bits;
+    const std::size_t bytes = panel_bytes(codes.inputs, codes.bits), half = panel_bytes(codes.inputs, 4);
+    const std::uint8_t* const source = codes.panels + from / kColumns * bytes;
+    std::uint8_t* const target = panels + to / kColumns * bytes;
+    for (int input = 0; input < codes.inputs; input++) {
+        put(target, bits, to, input, get(source, bits, from, input));
+        if (bits < codes.bits) put(target + half, bits, to, input, get(source + half, bits, from, input));
+    }
+}
+
+// The same of panels of floats of either kind; of the other kind there are none.
+template <class Weight>
+void copy_output(const Memory<Weight>& panels, int from, std::size_t inputs, Memory<Weight>& others, int to) {
+    if (panels.empty()) return;
+    const Weight* const source = panels.data() + from / kColumns * inputs * kColumns + from % kColumns;
+    Weight* const target = others.data() + to / kColumns * inputs * kColumns + to % kColumns;
+    for (std::size_t input = 0; input < inputs; input++) target[input * kColumns] = source[input * kColumns];
+}
+
 void check_size(int outputs, int inputs) {
     if (outputs < 1 || inputs < 1 || outputs > 1 << 24 || inputs > 1 << 16)
         throw InputError("a matrix of " + std::to_string(outputs) + " x " + std::to_string(inputs) +
@@ -92,6 +113,19 @@ Matrix::Matrix(int outputs, int inputs, const Layout& layout, int group)
     panels_.assign(parts_of(outputs, kColumns) * panel_bytes(inputs, codes_.bits), 0);
     scales_.assign(padded(outputs, kColumns) * parts_of(inputs, codes_.group), 0.0f);
     bias_.assign(padded(outputs, kColumns), 0.0f);
+}
+
+Matrix::Matrix(const Matrix& kind, int outputs)
+    : outputs_(outputs), inputs_(kind.inputs_), rounds_(kind.rounds_), codes_(kind.codes_) {
+    codes_.outputs = outputs;
+    const std::size_t count = padded(outputs, kColumns), floats = count * inputs_;
+    if (rounds_) {
+        panels_.assign(parts_of(outputs, kColumns) * panel_bytes(inputs_, codes_.bits), 0);
+        scales_.assign(count * parts_of(inputs_, codes_.group), 0.0f);
+    }
+    if (!kind.floats_.empty()) floats_.assign(floats, 0.0f);
+    if (!kind.bfloat16_.empty()) bfloat16_.assign(floats, 0);
+    bias_.assign(count, 0.0f);
 }
 
 CodeMatrix Matrix::codes() const {
@@ -154,6 +188,25 @@ void Matrix::set_rows(int first, const std::uint16_t* bfloat16, int count, const
     fill_panels(bfloat16_, first, bfloat16, count, bias);
 }
 
+std::shared_ptr<Matrix> Matrix::select(const std::int32_t* chosen, int count) const {
+    check_size(count, inputs_);
+    for (int i = 0; i < count; i++)
+        if (chosen[i] < 0 || chosen[i] >= outputs_)
+            throw InputError("output " + std::to_string(chosen[i]) + " of a matrix of " + std::to_string(outputs_));
+    const std::shared_ptr<Matrix> made(new Matrix(*this, count));
+    const std::size_t before = padded(outputs_, kColumns), after = padded(count, kColumns);
+    const auto groups = static_cast<int>(scales_.size() / before);
+    for (int to = 0; to < count; to++) {
+        const int from = chosen[to];
+        made->bias_[to] = bias_[from];
+        copy_output(floats_, from, inputs_, made->floats_, to);
+        copy_output(bfloat16_, from, inputs_, made->bfloat16_, to);
+        if (rounds()) copy_digits(codes(), from, made->panels_.data(), to);
+        for (int group = 0; group < groups; group++) made->scales_[group * after + to] = scales_[group * before + from];
+    }
+    return made;
+}
+
 std::size_t Matrix::bytes() const {
     return panels_.size() + 2 * bfloat16_.size() + 4 * (floats_.size() + scales_.size() + bias_.size());
 }
@@ -189,6 +242,30 @@ void Matrix::product(const Kernels& kernels, Team& team, const float* x, const Q
     const FloatMatrix floats = {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
     share_panels(team, outputs_, inputs_, rows,
                  [&](int first, int last) { kernels.floats(x, rows, floats, activation, out, first, last); });
+}
+
+void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
+                     const Prefix& prefix, float* out, std::uint8_t* scratch) const {
+    const int panels = parts_of(prefix.outputs, kColumns), size = panels_at_once(rows, prefix.inputs);
+    const int shares = parts_of(panels, size), height = outputs_ / prefix.parts;
+    const Whole whole = {outputs_, inputs_, prefix.parts * prefix.outputs};
+    team.share(prefix.parts * shares, [&](int share) {
+        const int part = share / shares, first = share % shares * size, last = std::min(panels, first + size);
+        const std::size_t skipped = static_cast<std::size_t>(part) * height;  // outputs
+        float* const to = out + part * prefix.outputs;
+        const float* const bias = bias_.data() + skipped;
+        if (rounds()) {
+            CodeMatrix codes = this->codes();
+            codes.outputs = prefix.outputs, codes.inputs = prefix.inputs, codes.bias = bias, codes.whole = whole;
+            codes.panels += skipped / kColumns * panel_bytes(inputs_, codes.bits), codes.scales += skipped;
+            kernels.codes(rounded, rows, codes, Activation::none, to, first, last, scratch);
+        } else {
+            const bool halves = !bfloat16_.empty();
+            const FloatMatrix floats = {prefix.outputs, prefix.inputs, halves ? nullptr : floats_.data() + skipped * inputs_,
+                                        halves ? bfloat16_.data() + skipped * inputs_ : nullptr, bias, whole};
+            kernels.floats(x, rows, floats, Activation::none, to, first, last);
+        }
+    });
 }
 
 void multiply_codes(const Kernels& kernels, Pool& pool, int threads, const CodeMatrix& codes, const float* x, int rows,

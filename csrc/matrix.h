@@ -98,6 +98,14 @@ void read_row(const CodeMatrix& codes, int output, std::int8_t* to);
 void multiply_codes(const Kernels& kernels, Pool& pool, int threads, const CodeMatrix& codes, const float* x, int rows,
                     Activation activation, float* out);
 
+// Of a matrix the first `outputs` of each of some parts, which are as high as each other, and the first `inputs`. Where
+// there are several parts, they begin at multiples of 16.
+struct Prefix {
+    int parts = 1;
+    int outputs = 0;
+    int inputs = 0;
+};
+
 // A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
@@ -112,6 +120,8 @@ class Matrix {
 
     int outputs() const { return outputs_; }
     int inputs() const { return inputs_; }
+    // A matrix of some of its outputs, in the order they are named in.
+    std::shared_ptr<Matrix> select(const std::int32_t* chosen, int count) const;
     // Whether rows that it is multiplied with are rounded to int8 before.
     bool rounds() const { return rounds_; }
     std::size_t bytes() const;
@@ -124,11 +134,18 @@ class Matrix {
     void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                  Activation activation, float* out, std::uint8_t* scratch) const;
 
+    // The same by a part of the matrix; the outputs of its parts lie one after the other in a row of the answer.
+    void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
+                 const Prefix& prefix, float* out, std::uint8_t* scratch) const;
+
     // The same by itself, for [rows][inputs] floats.
     void multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
                   float* out) const;
 
    private:
+    // Room for so many outputs of the kind of another one.
+    Matrix(const Matrix& kind, int outputs);
+
     void check(int first, int rows, int columns) const;
     template <class Weight>
     void fill_panels(Memory<Weight>& panels, int first, const Weight* rows, int count, const float* bias);

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import Step, save
-from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import ElasticStorage
 from slimformer.sizes import make_elastic, make_plain, name_sizes
+from slimformer.sizes.table import SizesRecord
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,9 +16,10 @@ import transformers as hf
 
 from slimformer import models
 from slimformer.artifact import Step, save
-from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import ElasticStorage
 from slimformer.cli import main
 from slimformer.sizes import make_elastic, make_plain
+from slimformer.sizes.table import SizesRecord
 from tests import corpus, zoo
 
 if TYPE_CHECKING:

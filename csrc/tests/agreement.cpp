@@ -5,6 +5,7 @@
 // takes every set that this machine has, or those of the names, whether it has them or not (an emulation does not show
 // in what the processor says). It prints a line for each kernel with a checksum of the portable answers, which is the
 // same on every machine, and ends with 1 at the first difference.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -193,6 +194,89 @@ void check_floats(Draw& draw, Checksum& checksum) {
     });
 }
 
+// The first outputs of the second half of a matrix, and the first inputs.
+struct Part {
+    int rows, inputs, outputs, half;
+    Whole whole;
+    std::vector<float> x, bias;
+
+    explicit Part(Draw& draw) : rows(draw.between(1, 14)), inputs(draw.between(1, 300)), outputs(draw.between(1, 60)) {
+        half = static_cast<int>(padded(outputs + draw.between(0, 40), kColumns));
+        whole = {2 * half, inputs + draw.between(0, 90), outputs + draw.between(0, 20)};
+        x = draw.floats(static_cast<std::size_t>(rows) * inputs);
+        bias = draw.floats(2 * half);
+    }
+
+    int panels() const { return (outputs + kColumns - 1) / kColumns; }
+    int skipped() const { return half / kColumns; }  // panels
+
+    // The answer of the part, which must be that of a matrix that has nothing else.
+    template <class Multiply>
+    std::vector<float> answer(const Kernels& set, const Multiply& multiply) const {
+        std::vector<float> out(rows * whole.answers + kBehind, 77.0f), alone(rows * outputs), cut;
+        multiply(true, out.data());
+        multiply(false, alone.data());
+        for (int row = 0; row < rows; row++) {
+            const auto from = out.begin() + static_cast<std::ptrdiff_t>(row) * whole.answers;
+            cut.insert(cut.end(), from, from + outputs);
+        }
+        expect_same(cut, alone, set.name, "parts of matrices", text({rows, inputs, outputs}));
+        return out;
+    }
+};
+
+void check_part_of_floats(const Part& part, Draw& draw, Checksum& checksum) {
+    const std::size_t panel = static_cast<std::size_t>(part.whole.inputs) * kColumns;
+    const std::vector<float> weights = draw.floats(2 * part.skipped() * panel);
+    const float* const from = weights.data() + part.skipped() * panel;
+    std::vector<float> own;
+    for (int i = 0; i < part.panels(); i++) own.insert(own.end(), from + i * panel, from + i * panel + part.inputs * kColumns);
+    const float* const bias = part.bias.data() + part.half;
+    compare("parts of matrices of floats", text({part.rows, part.inputs, part.outputs}), checksum, [&](const Kernels& set) {
+        return part.answer(set, [&](bool cut, float* out) {
+            FloatMatrix w = {part.outputs, part.inputs, cut ? from : own.data(), nullptr, bias};
+            if (cut) w.whole = part.whole;
+            set.floats(part.x.data(), part.rows, w, Activation::none, out, 0, part.panels());
+        });
+    });
+}
+
+void check_part_of_codes(const Part& part, Draw& draw, Checksum& checksum) {
+    const int kinds[][2] = {{2, 2}, {15, 4}, {255, 8}};  // largest digit, and bits
+    const int* kind = kinds[draw.between(0, 2)];
+    const int most = kind[0], bits = kind[1], pieces = bits == 8 ? 2 : 1, piece_bits = bits / pieces;
+    const int length = static_cast<int>(padded(part.whole.inputs, kInputs)), group = draw.one_in(2) ? kInputs : length;
+    const std::size_t panel = panel_bytes(part.whole.inputs, bits), piece = panel_bytes(part.inputs, bits) / pieces;
+    const std::size_t columns = 2 * part.half, kept = (padded(part.inputs, kInputs) + group - 1) / group;
+    std::vector<std::uint8_t> codes(2 * part.skipped() * panel), own;
+    for (std::uint8_t& byte : codes)
+        for (int shift = 0; shift < 8; shift += piece_bits)
+            byte = static_cast<std::uint8_t>(byte | draw.between(0, std::min(most, (1 << piece_bits) - 1)) << shift);
+    const std::uint8_t* const from = codes.data() + part.skipped() * panel;
+    for (int i = 0; i < part.panels() * pieces; i++)  // of 8 bits the lower digits, and then the others
+        own.insert(own.end(), from + i * panel / pieces, from + i * panel / pieces + piece);
+    const std::vector<float> scales = draw.floats(columns * ((length + group - 1) / group));
+    const float *const first_scale = scales.data() + part.half, *const bias = part.bias.data() + part.half;
+    std::vector<float> own_scales;
+    for (std::size_t i = 0; i < kept; i++)
+        own_scales.insert(own_scales.end(), first_scale + i * columns, first_scale + i * columns + part.panels() * kColumns);
+    Rows rows = quantized(*portable, part.x, part.rows, part.inputs);
+    compare("parts of matrices of codes", text({part.rows, part.inputs, part.outputs, bits, group}), checksum, [&](const Kernels& set) {
+        std::vector<std::uint8_t> scratch(scratch_bytes(part.inputs, bits));
+        return part.answer(set, [&](bool cut, float* out) {
+            CodeMatrix w = {part.outputs, part.inputs, bits, most, 1, -1, group, cut ? from : own.data(),
+                            cut ? first_scale : own_scales.data(), bias};
+            if (cut) w.whole = part.whole;
+            set.codes(rows.view(), part.rows, w, Activation::none, out, 0, part.panels(), scratch.data());
+        });
+    });
+}
+
+void check_part(Draw& draw, Checksum& checksum) {
+    const Part part(draw);
+    draw.one_in(2) ? check_part_of_floats(part, draw, checksum) : check_part_of_codes(part, draw, checksum);
+}
+
 void check_gate(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 8), width = draw.between(1, 200);
     const auto activation = static_cast<Activation>(draw.between(0, 5));
@@ -292,7 +376,7 @@ int main(int count, char** arguments) {
     const struct {
         const char* name;
         void (*check)(Draw&, Checksum&);
-    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats},
+    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats}, {"part", check_part},
                    {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}, {"attend_kept", check_attend_kept}};
     for (const auto& kernel : kernels) {
         Draw draw(seed);

@@ -279,7 +279,8 @@ std::vector<float> run_encoder(Bytes bytes, const Kernels& kernels, Pool& pool, 
 
 Block draw_decoder_block(Bytes& bytes, const Shape& shape, bool rounds) {
     const int width = shape.head_width, kept = bytes.between(1, 2), heads = bytes.mostly(kept * bytes.between(1, 2));
-    const int hidden = shape.hidden, ffn = bytes.size();
+    const int hidden = shape.hidden, size = bytes.size();
+    const int ffn = bytes.one_in(2) ? static_cast<int>(padded(size, kColumns)) : size;
     const int inner = static_cast<int>(affordable(1.0 * heads * width));
     Block block;
     block.qkv = draw_matrix(bytes, inner + 2 * static_cast<int>(affordable(1.0 * kept * width)), hidden, rounds);
@@ -306,8 +307,19 @@ std::vector<float> run_tokens(Bytes& bytes, const Decoder& decoder, std::vector<
     }
     const std::size_t tokens = affordable(starts.back());
     const auto ids = bytes.numbers<std::int32_t>(tokens, bytes.mostly(0), std::max(1, words) - 1);
-    const NewTokens input = {ids.data(), starts.data(), static_cast<int>(chosen.size()), chosen.data(), bytes.one_in(2)};
-    std::vector<float> out(affordable(1.0 * input.answers() * decoder.vocabulary()));
+    NewTokens input = {ids.data(), starts.data(), static_cast<int>(chosen.size()), chosen.data(), bytes.one_in(2)};
+    std::vector<std::int32_t> neurons;
+    for (std::size_t block = 0; block < decoder.blocks().size(); block++) neurons.push_back(bytes.mostly(bytes.size()));
+    if (bytes.one_in(2)) input.neurons = neurons.data();
+    std::shared_ptr<Matrix> head;
+    if (bytes.one_in(4)) {
+        const auto part = bytes.numbers<std::int32_t>(bytes.size(), bytes.mostly(0), std::max(1, decoder.vocabulary()) - 1);
+        head = bytes.one_in(8) ? draw_matrix(bytes, bytes.size(), bytes.size(), bytes.one_in(2))
+                               : decoder.head()->select(part.data(), static_cast<int>(part.size()));
+    }
+    input.head = head.get();
+    const int answered = head == nullptr ? decoder.vocabulary() : head->outputs();
+    std::vector<float> out(affordable(1.0 * input.answers() * answered));
     decoder.run(kernels, pool, threads, input, out.data());
     return out;
 }

@@ -298,3 +298,16 @@ def _count_values(node: Any, counts: dict[int, int]) -> int:
     if counts[id(node)] > _YAML_VALUES:
         raise ValueError(f"with its aliases it stands for more than {_YAML_VALUES:,} values")
     return counts[id(node)]
+
+
+def first_problem(error: ValidationError) -> str:
+    """The first thing wrong with a file, as what follows its name in a message."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"has the unknown key `{key}`"
+    if first["type"] == "missing":
+        return f"lacks the key `{key}`"
+    seen = repr(first["input"])
+    shown = seen if len(seen) <= 60 else seen[:60] + "…"
+    return f"has a wrong `{key or 'content'}`: {first['msg'].lower()}, seen {shown}"

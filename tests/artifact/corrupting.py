@@ -32,7 +32,6 @@ from safetensors.torch import load_file, save_file
 import slimformer
 from slimformer.artifact import MaskStorage, Step, fingerprint, merge
 from slimformer.artifact.checks import sum_file
-from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.storage.mask_base import PROCESSOR_FILES
 from slimformer.artifact.storage.mask_file import MaskFile
@@ -41,6 +40,7 @@ from slimformer.errors import DataError, SlimformerError
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.models.sentence import FLAGS, SentenceSettings
 from slimformer.sizes import is_elastic, make_plain
+from slimformer.sizes.table import read_sizes
 from tests.artifact.forging import signed
 from tests.test_old_artifacts import ARTIFACTS, inputs_of, names, outputs_of, recorded
 

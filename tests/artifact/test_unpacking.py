@@ -9,10 +9,11 @@ from safetensors import safe_open
 
 import slimformer
 from slimformer.artifact import Step, merge, read_manifest, save, unpack, verify
-from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import ElasticStorage
 from slimformer.errors import ArtifactError
 from slimformer.inference.extraction import extract, publish
 from slimformer.sizes import Elastic, make_elastic, make_plain, name_sizes
+from slimformer.sizes.table import SizesRecord
 from slimformer.views import unrounded
 from tests import corpus, zoo
 from tests.artifact.conftest import STEP, tiny_bert, tiny_tokenizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,10 +14,13 @@ import slimformer
 from slimformer.errors import ConfigError, SizeError
 from slimformer.inference.evaluation import evaluate
 from slimformer.inference.pipeline import open_pipeline
+from slimformer.runtime.native import is_built
 from slimformer.sizes import Draft, Elastic
 from slimformer.tasks.options import TaskOptions, load_data
 from tests import corpus, runs
+from tests.runtime.decoding.elastic import elastic_folder
 
+native = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
 TEXTS = ["the film was", "a very good plot and the cast", "the end of the", "good"]
 
 
@@ -35,26 +39,67 @@ def test_answers_are_those_of_the_size_in_use(artifact, size):
     assert open_pipeline(artifact, size="S", max_new_tokens=20)(TEXTS) != expected
 
 
+@native
+@pytest.mark.parametrize("size", [None, "M", "S,XL", "phone"])
+def test_the_engine_answers_as_without_a_draft(artifact, size, tmp_path):
+    folder = shutil.copytree(artifact, tmp_path / "published")
+    assert runs.run("extract", folder, "--allocation", "XL,M", "--publish", "phone").code == 0
+    expected = open_pipeline(folder, size=size, max_new_tokens=20)(TEXTS)
+    for draft in (None, "S"):
+        for batch_size in (1, 4):
+            pipeline = open_pipeline(
+                folder, size=size, draft=draft, max_new_tokens=20, batch_size=batch_size, engine="native"
+            )
+            assert pipeline(TEXTS) == expected
+
+
+@native
+def test_a_size_with_other_heads_is_taken_out_for_the_engine(tmp_path):
+    folder = elastic_folder(tmp_path / "heads", shares=(0.5, 1.0), heads=(0.5, 1.0), processor=corpus.tokenizer())
+    pipeline = open_pipeline(folder, size="S", max_new_tokens=8, engine="native")
+    assert pipeline(TEXTS) == open_pipeline(folder, size="S", max_new_tokens=8)(TEXTS)
+    with pytest.raises(SizeError, match=r"block 0 has fewer heads at `S`, .* leave the engine out"):
+        open_pipeline(folder, draft="S", engine="native")
+    with pytest.raises(SizeError, match=r"`--draft` is `XL`, and the size in use has other heads"):
+        open_pipeline(folder, size="S", draft="XL", engine="native")
+
+
+@native
+def test_packed_sizes_are_drafted_with_on_the_engine(tmp_path):
+    folder = elastic_folder(tmp_path / "packed", numbers={}, processor=corpus.tokenizer())
+    answers = [
+        open_pipeline(folder, max_new_tokens=20, engine="native", **more)(TEXTS)
+        for more in ({}, {"draft": "S"}, {"draft": "M"}, {"size": "S"})
+    ]
+    assert answers[0] == answers[1] == answers[2] != answers[3]
+
+
 def test_from_the_command_line(artifact):
     plain = runs.run("predict", artifact, *TEXTS, "--json")
     drafted = runs.run("predict", artifact, *TEXTS, "--json", "--draft", "S")
     assert (drafted.code, drafted.err, drafted.out) == (0, "", plain.out)
     assert len([json.loads(line) for line in drafted.out.splitlines()]) == len(TEXTS)
+    if is_built():
+        on_engine = runs.run("predict", artifact, *TEXTS, "--json", "--draft", "S", "--engine", "native")
+        assert (on_engine.code, on_engine.err, on_engine.out) == (0, "", plain.out)
     runs.run("predict", artifact, TEXTS[0], "--draft", "XXL").refused("there is no size `XXL`; the model has S (0.25)")
 
 
 def test_models_that_cannot_draft_are_refused(artifact, tmp_path):
     with pytest.raises(SizeError, match=r"`--draft` is `S`, and `.*` has one size only; leave it out"):
         open_pipeline(runs.decoder(tmp_path / "decoder"), draft="S")
+    with pytest.raises(SizeError, match=r"`--draft` is `S`, and `.*` has one size only; leave it out"):
+        open_pipeline(tmp_path / "decoder", draft="S", engine="native")
     corpus.model_folder(tmp_path / "encoder")
     with pytest.raises(ConfigError, match=r"`--draft` is `S`, and `.*` generates no text; leave it out"):
         open_pipeline(tmp_path / "encoder", draft="S", task="retrieval")
 
 
+@pytest.mark.parametrize("engine", ["torch", pytest.param("native", marks=native)])
 @pytest.mark.parametrize(("size", "draft"), [(None, "XL"), ("S", "S"), ("S", "M")])
-def test_a_draft_that_is_not_smaller_is_refused(artifact, size, draft):
+def test_a_draft_that_is_not_smaller_is_refused(artifact, size, draft, engine):
     with pytest.raises(SizeError, match=rf"`--draft` is `{draft}`, which is not smaller than the size in use"):
-        open_pipeline(artifact, size=size, draft=draft)
+        open_pipeline(artifact, size=size, draft=draft, engine=engine)
 
 
 @pytest.mark.slow

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 import slimformer
 from slimformer import Anatomy, extract
 from slimformer.anatomy import Census
-from slimformer.artifact.storage.elastic import PUBLISHED, SIZES, read_published
 from slimformer.errors import ArtifactError, CheckpointError, SizeError, UsageError
 from slimformer.inference.door import look_up
 from slimformer.inference.extraction import publish
 from slimformer.sizes import Allocation, Costs, Elastic
+from slimformer.sizes.table import PUBLISHED, SIZES, read_published
 from tests import corpus, runs, zoo
 from tests.artifact.storage.test_packed_alone import ALONE
 from tests.elastic import elastic_folder

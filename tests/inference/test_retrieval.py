@@ -14,12 +14,13 @@ import transformers as hf
 from safetensors.numpy import save as save_tensors
 
 from slimformer.artifact import Step, save
-from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import ElasticStorage
 from slimformer.errors import ArtifactError, ConfigError, DataError, SizeError
 from slimformer.inference.pipeline import open_pipeline
 from slimformer.inference.retrieval import RECORD, VECTORS, Index, IndexRecord, embed, measure_retrieval, recall
 from slimformer.inference.routing import relative_costs
 from slimformer.sizes import extract, make_elastic, make_plain
+from slimformer.sizes.table import SizesRecord
 from slimformer.tasks.options import TaskOptions
 from tests import corpus, runs, zoo
 

@@ -9,9 +9,10 @@ import torch
 import transformers as hf
 
 from slimformer.artifact import Step, save
-from slimformer.artifact.storage.elastic import ElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import ElasticStorage
 from slimformer.errors import ConfigError
 from slimformer.sizes import Elastic, make_elastic, make_plain
+from slimformer.sizes.table import SizesRecord
 from tests import corpus, runs, zoo
 from tests.test_old_artifacts import ARTIFACTS
 

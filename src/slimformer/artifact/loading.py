@@ -114,12 +114,16 @@ def load(
 
 
 def _load_native(path: Path, engine: str, others: bool) -> NativeTexts:
+    from slimformer.runtime.decoding.architecture import decodes
     from slimformer.runtime.decoding.texts import open_texts
+    from slimformer.sizes.table import SIZES
 
     if engine != "native" or others:
         raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
     manifest = checked_manifest(path)
-    if manifest.model.storage not in ("plain", "packed"):
+    # Of an elastic model there is the largest size as a plain or packed checkpoint; decoders read the others of it.
+    nested = (path / SIZES).is_file() and decodes(read_config(path / CONFIG))
+    if manifest.model.storage not in ("plain", "packed") and not nested:
         raise ArtifactError(
             f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; merge or extract it"
         )

@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from slimformer.artifact.layout import MANIFEST, MASK, is_safe_name
+from slimformer.config import first_problem
 from slimformer.errors import ArtifactError
 from slimformer.files import JsonError, as_path, parse_json
 
@@ -246,16 +247,3 @@ def _check_format(number: object, source: str) -> None:
         raise ArtifactError(
             f"`{source}` is of format {number}, and this slimformer reads up to format {FORMAT}; update slimformer"
         )
-
-
-def first_problem(error: ValidationError) -> str:
-    """The first thing wrong with a file, as what follows its name in a message."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        return f"has the unknown key `{key}`"
-    if first["type"] == "missing":
-        return f"lacks the key `{key}`"
-    seen = repr(first["input"])
-    shown = seen if len(seen) <= 60 else seen[:60] + "…"
-    return f"has a wrong `{key or 'content'}`: {first['msg'].lower()}, seen {shown}"

@@ -140,7 +140,7 @@ Engine = Annotated[
     str | None,
     Parameter(
         name="--engine",
-        help="What runs the model: `torch`, the default, or `native`, compiled kernels for encoders.",
+        help="What runs the model: `torch`, the default, or `native`, compiled kernels.",
     ),
 ]
 

@@ -17,6 +17,7 @@ from slimformer.inference.native import (
     OpenNativeDecoder,
     is_native,
     open_floats,
+    open_nested,
     open_packed,
     refuse_with_engine,
 )
@@ -180,6 +181,8 @@ def open_runnable(
         return open_packed(source)
     if native:
         loading["keep_sizes"] = False
+        if source.is_nested and base is None and not cast_base and (nested := open_nested(source, size)) is not None:
+            return nested
     opened = open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
     return open_floats(source, opened.model, opened.processor) if native else opened
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slimformer.inference.routing import Route
     from slimformer.inference.runners import Runner
     from slimformer.inference.source import Source
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
     from slimformer.tasks.kinds.kind import Answer, Kind
 
 #: Requests in memory at a time, in batches: enough to sort by length, few enough for any number of lines.
@@ -182,7 +182,7 @@ def open_pipeline(
         max_length: Tokens a text is cut to; by default as the model was trained, or as many as it takes.
         max_new_tokens: Tokens that a decoder adds at most.
         batch_size: Items per forward; changes speed and memory only.
-        engine: `native` for the native engine, which runs a model at one size; torch when not given.
+        engine: `native` for the native engine; torch when not given.
     """
     import transformers
 
@@ -192,7 +192,7 @@ def open_pipeline(
     if onnx_file(name) is not None:
         refuse_flags(name, base=base, cast_base=cast_base, size=size, route=route, draft=draft)
     if is_native(engine):
-        refuse_with_engine(route=route, draft=draft)
+        refuse_with_engine(route=route)
     chosen = chosen_route(route, size)
     source = look_up(name)
     kind = kind_for(source, task)
@@ -210,7 +210,7 @@ def open_pipeline(
         room = longest(kind, source.config, opened.processor, max_length)
         codec = TaskCodec.generating(kind, opened.processor, room, max_new_tokens)
         if isinstance(opened, OpenNativeDecoder):
-            return TaskPipeline(codec, opened.writer(codec.kind), batch_size)
+            return TaskPipeline(codec, opened.writer(codec.kind, draft), batch_size)
         return TaskPipeline(codec, TorchGenerator(opened.model, codec.kind, opened.processor, draft), batch_size)
     codec = codec_for(source, kind, opened.processor, max_length)
     return TaskPipeline(codec, *_runner(opened, kind, chosen, batch_size))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.sizes import Elastic
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
     from slimformer.tasks.features import Collator, Features
     from slimformer.tasks.kinds.kind import Kind
 

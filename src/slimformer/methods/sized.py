@@ -12,8 +12,8 @@ from slimformer.models import located
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from slimformer.artifact.storage.elastic import SizesRecord
     from slimformer.sizes import Elastic as Sizes
+    from slimformer.sizes.table import SizesRecord
     from slimformer.train import Trained
 
 
@@ -65,7 +65,7 @@ class SizedMethod(TaskMethod[AnyConfig], Generic[AnyConfig]):
 
 def sizes_of_base(base: str) -> SizesRecord | None:
     """What is nested in the base of a run; None where it has one size."""
-    from slimformer.artifact.storage.elastic import SIZES, read_sizes
+    from slimformer.sizes.table import SIZES, read_sizes
 
     folder = located(base)
     return read_sizes(folder) if is_artifact(folder) and (folder / SIZES).is_file() else None

@@ -12,7 +12,8 @@ from slimformer.anatomy import Anatomy, unwrap
 from slimformer.anatomy.block import pinned_by, refuse_pinned_heads
 from slimformer.errors import SizeError
 from slimformer.sizes import decoding, saving
-from slimformer.sizes.size import SHARES, Allocation, Size, find_size, name_sizes, parse_blocks, units
+from slimformer.sizes.naming import Naming
+from slimformer.sizes.size import Allocation, Size, check_sizes, name_sizes, units
 from slimformer.views import (
     Extent,
     bake,
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+    from slimformer.sizes.naming import Sized
     from slimformer.views import Width
-
-#: What names a size or an allocation: `"S"`, `0.25`, `"S,S,0,XL"`, or one name or share per block.
-Sized = str | float | Allocation | Size | Sequence[str | float]
 
 _ELASTIC = "_slimformer_elastic"
 
@@ -64,6 +63,7 @@ class Elastic:
         self.extent = extent
         #: Allocations that have names of their own.
         self.published: dict[str, Allocation] = {}
+        self.naming = Naming(self.sizes, tuple(block.depth is not None for block in self.blocks), self.published)
         #: Dimensions of the embeddings, where these are nested.
         self.output = output
 
@@ -78,26 +78,16 @@ class Elastic:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the sizes, smallest first."""
-        return tuple(size.name for size in self.sizes)
+        return self.naming.names
 
     @property
     def largest(self) -> Allocation:
         """The whole model."""
-        return Allocation((self.sizes[-1],) * len(self.blocks))
+        return self.naming.largest
 
     def allocation(self, size: Sized) -> Allocation:
         """What a size means block by block; an allocation is checked and returned as it is."""
-        if isinstance(size, Allocation):
-            return self._checked(size)
-        if isinstance(size, str) and size.strip() in self.published:
-            return self.published[size.strip()]
-        if isinstance(size, str) and "," in size:
-            size = size.split(",")
-        if isinstance(size, str | float | int):
-            size = find_size(self.sizes, size, tuple(self.published))
-        if isinstance(size, Size):
-            return self._checked(Allocation(self._spread(size)))
-        return self._checked(parse_blocks(self.sizes, size, len(self.blocks)))
+        return self.naming.allocation(size)
 
     @contextmanager
     def at(self, size: Sized) -> Iterator[Allocation]:
@@ -173,26 +163,6 @@ class Elastic:
             share = max(size.output for size in allocation if size is not None)
             values[self.output.index] = units(self.output.full, share)
         return tuple(values)
-
-    def _spread(self, size: Size) -> tuple[Size | None, ...]:
-        """A size for every block, but for those that its depth leaves out, which are spread evenly."""
-        free = [index for index in range(len(self.blocks)) if self.may_skip(index)]
-        skipped = min(len(self.blocks) - units(len(self.blocks), size.depth), len(free))
-        left_out = {free[(2 * number + 1) * len(free) // (2 * skipped)] for number in range(skipped)}
-        return tuple(None if index in left_out else size for index in range(len(self.blocks)))
-
-    def _checked(self, allocation: Allocation) -> Allocation:
-        if len(allocation) != len(self.blocks):
-            raise SizeError(f"the allocation has {len(allocation)} blocks, and the model has {len(self.blocks)}")
-        for index, size in enumerate(allocation):
-            if size is None and not self.may_skip(index):
-                raise SizeError(f"block {index} cannot be skipped in this model; give it a size of {self._names()}")
-            if size is not None and size not in self.sizes:
-                raise SizeError(f"there is no size `{size.name}` ({size.neurons:g}); the model has {self._names()}")
-        return allocation
-
-    def _names(self) -> str:
-        return ", ".join(self.names)
 
 
 def make_elastic(
@@ -294,5 +264,5 @@ def _sizes(sizes: Sequence[Size] | Sequence[float] | None) -> tuple[Size, ...]:
     named = tuple(size for size in sizes if isinstance(size, Size))
     if len(named) != len(sizes):
         return name_sizes(sizes)  # type: ignore[arg-type]
-    name_sizes(*([getattr(size, share) for size in named] for share in SHARES))
+    check_sizes(named)
     return named

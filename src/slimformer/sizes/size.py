@@ -120,6 +120,11 @@ def name_sizes(
     return tuple(Size(*row) for row in rows)
 
 
+def check_sizes(sizes: Sequence[Size]) -> None:
+    """Refuse sizes that are not nested: shares rise to 1, and no two are alike."""
+    name_sizes(*([getattr(size, share) for size in sizes] for share in SHARES))
+
+
 def find_size(sizes: Sequence[Size], name: str | float, others: Sequence[str] = ()) -> Size:
     """A size by its name, in capitals or not, or by its share of neurons; `others` are names that are known too."""
     for size in sizes:

@@ -11,11 +11,12 @@ from transformers import AutoModel
 
 import slimformer
 from slimformer import Anatomy
-from slimformer.artifact.storage.elastic import PackedElasticStorage, SizesRecord
+from slimformer.artifact.storage.elastic import PackedElasticStorage
 from slimformer.inference.extraction import extract
 from slimformer.methods.quantize.config import NumberOptions
 from slimformer.methods.quantize.student import quantize_numbers
 from slimformer.sizes import Costs, Elastic, bake_size, make_elastic, name_sizes
+from slimformer.sizes.table import SizesRecord
 from slimformer.views import packed_weights, quantized_weights
 from tests import zoo
 from tests.artifact.conftest import STEP

@@ -17,11 +17,11 @@ from transformers import AutoModelForSequenceClassification
 
 import slimformer
 from slimformer import elastic
-from slimformer.artifact.storage.elastic import read_sizes
 from slimformer.errors import ArtifactError, ConfigError, SizeError
 from slimformer.methods.elastic import ElasticConfig
 from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
 from slimformer.sizes import Elastic, make_elastic, name_sizes
+from slimformer.sizes.table import read_sizes
 from slimformer.views import attached
 from tests import corpus, forking, runs, zoo
 from tests.methods.test_every_kind import generated
@@ -302,7 +302,7 @@ import json
 import os
 import sys
 from slimformer import elastic
-from slimformer.artifact.storage.elastic import read_sizes
+from slimformer.sizes.table import read_sizes
 from slimformer.cli.output import print_json
 
 base, data, out, more = sys.argv[1:]

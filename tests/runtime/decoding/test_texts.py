@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 import transformers as hf
 
 import slimformer
-from slimformer.errors import ConfigError, DataError
+from slimformer.errors import ConfigError, DataError, SizeError
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.decoding.choosing import Sampling
 from slimformer.runtime.decoding.texts import NativeGenerator
 from slimformer.runtime.native import is_built
+from slimformer.sizes import Draft
 from tests import runs
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
@@ -83,3 +86,23 @@ def test_artifacts_are_loaded_on_the_engine(folder, tmp_path):
     generator = slimformer.load(tmp_path / "tuned", engine="native")
     assert isinstance(generator, NativeGenerator)
     assert generator("dull", max_new_tokens=3)[0]["generated_text"].startswith("dull")
+
+
+def test_an_elastic_artifact_drafts_with_its_sizes(tmp_path):
+    folder = runs.elastic_decoder(tmp_path / "elastic")
+    generator = slimformer.load(folder, engine="native")
+    alone = generator(TEXTS, max_new_tokens=20)
+    assert generator(TEXTS, max_new_tokens=20, draft="S") == alone
+    assert (
+        generator(TEXTS, max_new_tokens=20, draft=Draft("M", length=3, shortlist=range(9, 20)), batch_size=2) == alone
+    )
+    assert generator(TEXTS, max_new_tokens=20, size="S") != alone
+    assert generator(TEXTS, max_new_tokens=20, size="M", draft="S") == generator(TEXTS, max_new_tokens=20, size="M")
+    with pytest.raises(SizeError, match="there is no size `XXL`"):
+        generator(TEXTS, draft="XXL")
+    code = f"""
+import sys, slimformer
+slimformer.load({str(folder)!r}, engine="native")("dull", draft="S", max_new_tokens=4)
+assert not {{"torch", "transformers"}} & set(sys.modules), "imported"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from slimformer.artifact.storage.elastic import SizesRecord
     from slimformer.artifact.storage.mask_file import Unit
     from slimformer.models.settings import Store
+    from slimformer.sizes.table import SizesRecord
 
 #: Ways of storing that are unpacked.
 PACKED = ("packed", "packed-elastic", "per-block")
@@ -62,7 +62,8 @@ def unpack(
     Example:
         >>> unpack("sentiment-ternary", "sentiment-plain").steps[-1].config["moved"]
     """
-    from slimformer.artifact.storage.elastic import PUBLISHED, ElasticStorage
+    from slimformer.artifact.storage.elastic import ElasticStorage
+    from slimformer.sizes.table import PUBLISHED
 
     path = located(folder)
     if as_path(out).resolve() == path.resolve():
@@ -97,7 +98,7 @@ def unpack(
 
 def _nested(path: Path, folder: str | Path) -> SizesRecord | None:
     """Refuse what is not packed; return the sizes nested in what is, None for none."""
-    from slimformer.artifact.storage.elastic import read_sizes
+    from slimformer.sizes.table import read_sizes
 
     storage = storage_of(path, read_manifest(path))
     if storage.name == "mask":

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from pydantic import Field, ValidationError
 
-from slimformer.artifact.manifest import Record, Sha256, first_problem
+from slimformer.artifact.manifest import Record, Sha256
 from slimformer.artifact.provenance import fingerprint
 from slimformer.artifact.storage.mask_identity import BaseIdentity
+from slimformer.config import first_problem
 from slimformer.errors import ArtifactError, FormatError
 from slimformer.files import parse_json
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from slimformer.sizes import Allocation
     from slimformer.sizes.choice import Order
     from slimformer.sizes.cost import Measure
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
     from slimformer.tasks.options import TaskOptions
 
 #: Limits as they are called in settings → what they limit.

@@ -12,7 +12,6 @@ from slimformer import sizes
 from slimformer.artifact import Manifest, Step, load, republish, round_weights, save
 from slimformer.artifact.provenance import count, size, stored_tensors
 from slimformer.artifact.staging import check_target
-from slimformer.artifact.storage.elastic import PUBLISHED, PublishedRecord, read_published, write_published
 from slimformer.artifact.storage.precision import bytes_as
 from slimformer.artifact.storage.quantizer import adopt
 from slimformer.errors import ArtifactError
@@ -22,6 +21,7 @@ from slimformer.inference.extraction.choosing import Choice, look_up_elastic
 from slimformer.models import located
 from slimformer.models.widths import needs_widths
 from slimformer.sizes import Costs, Elastic
+from slimformer.sizes.table import PUBLISHED, PublishedRecord, read_published, write_published
 
 if TYPE_CHECKING:
     from pathlib import Path

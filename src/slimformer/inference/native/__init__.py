@@ -5,8 +5,17 @@ from slimformer.inference.native.opening import (
     OpenNativeDecoder,
     is_native,
     open_floats,
+    open_nested,
     open_packed,
     refuse_with_engine,
 )
 
-__all__ = ["OpenNative", "OpenNativeDecoder", "is_native", "open_floats", "open_packed", "refuse_with_engine"]
+__all__ = [
+    "OpenNative",
+    "OpenNativeDecoder",
+    "is_native",
+    "open_floats",
+    "open_nested",
+    "open_packed",
+    "refuse_with_engine",
+]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from slimformer.errors import UsageError
+from slimformer.errors import SizeError, UsageError
 from slimformer.inference.runners import end_tokens
 from slimformer.models import load_skeleton, located
 from slimformer.models.processors import read_processor
@@ -106,18 +106,29 @@ class NativeWriter:
         decoder: The model.
         kind: What it has to do.
         stop: Tokens that end a text.
+        size: The size of an elastic model that writes.
+        draft: A smaller one that writes ahead.
     """
 
-    def __init__(self, decoder: NativeDecoder, kind: Kind, stop: Sequence[int]) -> None:
+    def __init__(
+        self,
+        decoder: NativeDecoder,
+        kind: Kind,
+        stop: Sequence[int],
+        size: str | None = None,
+        draft: str | None = None,
+    ) -> None:
         self.decoder = decoder
         self.kind = kind
         self.stop = stop
+        self.size = size
+        self.draft = draft
 
     def __call__(self, batch: dict[str, Array]) -> dict[str, Array]:
         """Go on with a batch of texts, whose padding is left out; -1 stands after the end of each."""
         mask = batch["attention_mask"].astype(bool)
         prompts = [ids[there].tolist() for ids, there in zip(batch["input_ids"], mask, strict=True)]
-        added = self.decoder.generate(prompts, self.kind.new_tokens, self.stop)
+        added = self.decoder.generate(prompts, self.kind.new_tokens, self.stop, size=self.size, draft=self.draft)
         sequences = np.full((len(added), max(1, *map(len, added))), -1)
         for row, tokens in zip(sequences, added, strict=True):
             row[: len(tokens)] = tokens
@@ -133,12 +144,14 @@ class OpenNativeDecoder:
         decoder: The model.
         processor: Its tokenizer.
         stop: Tokens that end a text.
+        size: The size of an elastic model that is in use, where the decoder has all of them; None for the largest.
     """
 
     source: Source
     decoder: NativeDecoder
     processor: Any
     stop: tuple[int, ...]
+    size: str | None = None
 
     def runner(self, kind: Kind) -> NativeRunner:
         """Refuse to be asked for outputs, as evaluation does: what is here goes on with texts."""
@@ -147,9 +160,16 @@ class OpenNativeDecoder:
             "`--engine`"
         )
 
-    def writer(self, kind: Kind) -> NativeWriter:
-        """What goes on with texts."""
-        return NativeWriter(self.decoder, kind, self.stop)
+    def writer(self, kind: Kind, draft: str | None = None) -> NativeWriter:
+        """What goes on with texts; a smaller size of an elastic model may write ahead."""
+        if draft is not None:
+            if self.decoder.sizes is None:
+                raise SizeError(
+                    f"`--draft` is `{draft}`, and the size in use has other heads or blocks than the largest, by which "
+                    "the engine has no other; leave out one of `--draft`, `--size` and `--engine`"
+                )
+            self.decoder.sizes.check_draft(draft, self.size)
+        return NativeWriter(self.decoder, kind, self.stop, self.size, draft)
 
 
 def is_native(engine: str | None) -> bool:
@@ -172,13 +192,30 @@ def open_packed(source: Source) -> OpenNative | OpenNativeDecoder:
     """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
     folder, threads = located(source.name), torch.get_num_threads()
     processor = read_processor(str(folder), source.config, folder)
-    config = read_config(folder)
-    if decodes(config):
-        own = getattr(processor, "eos_token_id", None)
-        stop = read_stop(folder, config) or (() if own is None else (own,))
-        return OpenNativeDecoder(source, NativeDecoder(folder, threads), processor, stop)
+    if decodes(read_config(folder)):
+        return _open_decoder(source, NativeDecoder(folder, threads), processor)
     weights = list(load_skeleton(source.name).parameters())
     return OpenNative(source, NativeEncoder(folder, threads), processor, weights)
+
+
+def open_nested(source: Source, size: str | None) -> OpenNativeDecoder | None:
+    """Open an elastic decoder on the native engine with all its sizes, from its file; its sums were compared.
+
+    None where it is no decoder, and where the engine has no part in memory that is that size: torch takes it out.
+    """
+    folder = located(source.name)
+    if not decodes(read_config(folder)):
+        return None
+    decoder = NativeDecoder(folder, torch.get_num_threads())
+    if decoder.sizes is None or (size is not None and not decoder.sizes.takes(size)):
+        return None
+    return _open_decoder(source, decoder, read_processor(str(folder), source.config, folder), size)
+
+
+def _open_decoder(source: Source, decoder: NativeDecoder, processor: Any, size: str | None = None) -> OpenNativeDecoder:
+    own = getattr(processor, "eos_token_id", None)
+    stop = read_stop(located(source.name), decoder.config) or (() if own is None else (own,))
+    return OpenNativeDecoder(source, decoder, processor, stop, size)
 
 
 def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative | OpenNativeDecoder:

@@ -114,8 +114,8 @@ class Elastic(SizedMethod[ElasticConfig]):
 
     def _nest(self, model: PreTrainedModel) -> Sizes:
         """Give the model the sizes of its base, or those of the settings after its neurons are ordered."""
-        from slimformer.artifact.storage.elastic import SizesRecord
         from slimformer.sizes import ORDERINGS, make_elastic, reorder
+        from slimformer.sizes.table import SizesRecord
 
         if self.record is not None:
             return self.record.nest(model)

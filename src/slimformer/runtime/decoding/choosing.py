@@ -11,6 +11,8 @@ from slimformer.config import check_count
 from slimformer.errors import ConfigError, describe
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slimformer.runtime.onnx import Array
 
 
@@ -67,13 +69,58 @@ class Chooser:
 
     def __init__(self, sampling: Sampling | None) -> None:
         self.sampling = sampling
-        self._draw = None if sampling is None else np.random.default_rng(sampling.seed)
+        self._draw = np.random.default_rng(0 if sampling is None else sampling.seed)
 
     def choose(self, logits: Array) -> int:
         """A token by its logits."""
-        if self.sampling is None or self._draw is None:
+        if self.sampling is None:
             return int(np.argmax(logits))
-        cumulated = np.cumsum(self.sampling.probabilities(logits))
+        return self._drawn(self.sampling.probabilities(logits))
+
+    def propose(self, logits: Array, ids: Array | None = None, vocabulary: int = 0) -> tuple[int, Array | None]:
+        """A token by the logits of a draft, and what it was drawn from, float64; None where none is drawn.
+
+        Args:
+            logits: Of all tokens, or of those of a shortlist.
+            ids: The tokens of the shortlist, rising.
+            vocabulary: Tokens that there are, where there is a shortlist.
+        """
+        if self.sampling is None:
+            best = int(np.argmax(logits))
+            return (best if ids is None else int(ids[best])), None
+        proposed = self.sampling.probabilities(logits)
+        if ids is not None:
+            short, proposed = proposed, np.zeros(vocabulary)
+            proposed[ids] = short
+        return self._drawn(proposed), proposed
+
+    def verify(self, drafted: Sequence[int], proposed: Sequence[Array | None], logits: Array) -> tuple[int, int]:
+        """How many drafted tokens stay, and the token that follows them.
+
+        The likeliest tokens stay up to the first that is none. Where tokens are drawn, x stays with probability
+        min(1, p(x) / q(x)); after the first that does not, one is drawn from the normalized max(0, p - q), and after
+        the last of all from p (Leviathan et al., arXiv 2211.17192, algorithm 1): all are distributed as p is.
+
+        Args:
+            drafted: The tokens.
+            proposed: What each was drawn from, q.
+            logits: Of the verifying size, [drafted + 1, vocabulary], from which p comes.
+        """
+        if self.sampling is None:
+            best = np.argmax(logits, axis=-1)
+            agrees = best[:-1] == np.asarray(drafted, best.dtype)
+            accepted = len(drafted) if agrees.all() else int(np.argmin(agrees))
+            return accepted, int(best[accepted])
+        for accepted, (token, q) in enumerate(zip(drafted, proposed, strict=True)):
+            p = self.sampling.probabilities(logits[accepted])
+            if q is not None and self._draw.random() * q[token] >= p[token]:
+                residual = np.maximum(p - q, 0.0)
+                # Where both agree to the last bit nothing is left, and nothing was rejected but by rounding.
+                return accepted, self._drawn(residual if residual.any() else p)
+        return len(drafted), self.choose(logits[-1])
+
+    def _drawn(self, probabilities: Array) -> int:
+        cumulated = np.cumsum(probabilities)
         at = int(np.searchsorted(cumulated, self._draw.random() * cumulated[-1], side="right"))
         return min(at, len(cumulated) - 1)
 

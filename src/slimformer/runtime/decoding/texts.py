@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.runtime.decoding.choosing import Sampling
+    from slimformer.sizes.decoding.draft import Draft
+    from slimformer.sizes.naming import Sized
 
 
 #: What is asked with texts.
@@ -55,6 +57,8 @@ class NativeGenerator:
         sampling: Sampling | None = None,
         return_full_text: bool = True,
         batch_size: int = 8,
+        size: Sized | None = None,
+        draft: Draft | Sized | None = None,
     ) -> list[Any]:
         """Go on with texts.
 
@@ -65,6 +69,8 @@ class NativeGenerator:
             sampling: How they are drawn; as `generation_config.json` says when not given.
             return_full_text: Whether the text itself stands before what is added.
             batch_size: Texts of one forward; changes speed and memory only.
+            size: The size of an elastic model that writes; the largest by default.
+            draft: A smaller size that writes ahead, and how, as for `NativeDecoder.generate`.
 
         Returns:
             `[{"generated_text": …}]` for one text, a list of such for several.
@@ -78,7 +84,7 @@ class NativeGenerator:
         answers = []
         for first in range(0, len(prompts), batch_size):
             batch = prompts[first : first + batch_size]
-            added = self.decoder.generate(batch, max_new_tokens, self.settings.stop, drawn)
+            added = self.decoder.generate(batch, max_new_tokens, self.settings.stop, drawn, size=size, draft=draft)
             for text, prompt, tokens in zip(listed[first:], batch, added, strict=False):
                 # Decoded together: a tokenizer may leave out a space where a text begins.
                 new = self._text([*prompt, *tokens])[len(self._text(prompt)) :]

@@ -10,7 +10,7 @@ from slimformer.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,15 @@ class DraftStatistics:
     def plus(self, **counts: int) -> DraftStatistics:
         """The same with more of something."""
         return DraftStatistics(**{name: value + counts.get(name, 0) for name, value in vars(self).items()})
+
+
+def shortlist_ids(shortlist: Sequence[int], vocabulary: int) -> list[int]:
+    """The tokens of a shortlist, rising; those of a model with so many."""
+    ids = sorted({int(token) for token in shortlist})
+    if ids[0] < 0 or ids[-1] >= vocabulary:
+        wrong = ids[0] if ids[0] < 0 else ids[-1]
+        raise ConfigError(f"the shortlist names token {wrong}, and the model has {vocabulary}; leave it out")
+    return ids
 
 
 def frequent_tokens(texts: Iterable[Any], count: int) -> list[int]:

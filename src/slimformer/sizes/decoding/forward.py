@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from slimformer.errors import ConfigError
 from slimformer.sizes.decoding.cache import Slots
+from slimformer.sizes.decoding.draft import shortlist_ids
 from slimformer.views import SliceView, attached, carried, snapshot
 
 if TYPE_CHECKING:
@@ -156,10 +157,7 @@ class ShortHead:
                 f"`{type(model).__name__}` has no head that a shortlist could cut; leave the shortlist out"
             )
         self.vocabulary = head.weight.shape[0]
-        ids = sorted({int(token) for token in shortlist})
-        if ids[0] < 0 or ids[-1] >= self.vocabulary:
-            wrong = ids[0] if ids[0] < 0 else ids[-1]
-            raise ConfigError(f"the shortlist names token {wrong}, and the model has {self.vocabulary}; leave it out")
+        ids = shortlist_ids(shortlist, self.vocabulary)
         self.ids = torch.tensor(ids, device=head.weight.device)
         # Neighbours need no copy.
         kept = slice(ids[0], ids[-1] + 1) if ids[-1] - ids[0] == len(ids) - 1 else self.ids

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
 
 #: Arguments of `generate` that choose another way of decoding.
 OTHER_WAYS = ("assistant_model", "custom_generate", "prefix_allowed_tokens_fn", "negative_prompt_ids", "stop_strings")

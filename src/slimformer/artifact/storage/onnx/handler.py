@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from pydantic import Field, FiniteFloat, ValidationError
 
 from slimformer.artifact.layout import PROBE
-from slimformer.artifact.manifest import Record, first_problem
+from slimformer.artifact.manifest import Record
 from slimformer.artifact.storage.handler import Storage, as_cell
 from slimformer.artifact.storage.onnx.record import MODEL, OnnxRecord, SentenceRecord, data_beside
+from slimformer.config import first_problem
 from slimformer.errors import ArtifactError
 
 if TYPE_CHECKING:

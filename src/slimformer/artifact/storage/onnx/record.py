@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, JsonValue, ValidationError
 
-from slimformer.artifact.manifest import Record, Sha256, TaskRecord, first_problem
+from slimformer.artifact.manifest import Record, Sha256, TaskRecord
+from slimformer.config import first_problem
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.files import JsonError, parse_json
 from slimformer.models.names import make_config

@@ -20,7 +20,7 @@ from slimformer.sizes import Elastic
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from slimformer.sizes.elastic import Sized
+    from slimformer.sizes.naming import Sized
 
 Batch = Mapping[str, Any]
 #: A batch without labels → logits, [batch, classes] or [batch, length, vocabulary].
