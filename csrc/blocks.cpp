@@ -108,24 +108,35 @@ void Forward::round(const Matrix& next, const float* from, int width, const Quan
     if (next.rounds()) team.share(tiles, [&](int tile) { kernels.quantize(from, tokens, width, to, tile, tile + 1); });
 }
 
+void Forward::multiply(const Block& block, Part part, const float* from, const QuantizedRows& rounded, Activation activation,
+                       float* to) const {
+    const Matrix& matrix = block.matrix(part);
+    if (mixture != nullptr) {
+        const auto& parts = mixture->rows(static_cast<std::size_t>(&block - stack.blocks.data()), part);
+        if (!parts.empty())
+            return masked_product(kernels, team, matrix, parts, from, tokens, activation, work.columns.data(), to);
+    }
+    matrix.product(kernels, team, from, rounded, tokens, activation, to, scratch);
+}
+
 const float* Forward::finish(const Block& block, const Block* next) const {
     const bool pre = shape.pre_norm;
     round(*block.output, context, block.output->inputs(), rows);
     // What is read in floats cannot be overwritten while it is.
     float* const attended = block.output->rounds() ? context : wide;
-    block.output->product(kernels, team, context, rows, tokens, Activation::none, attended, scratch);
+    multiply(block, Part::output, context, rows, Activation::none, attended);
     const float* in =
         go_on(attended, pre ? nullptr : &block.attention_norm, pre ? &block.output_norm : nullptr, block.up.get());
 
     const int ffn = block.down->inputs();
     const Activation activation = shape.gated ? Activation::none : shape.activation;
-    block.up->product(kernels, team, in, rows, tokens, activation, wide, scratch);
+    multiply(block, Part::up, in, rows, activation, wide);
     float* const between = shape.gated ? work.gated.data() : wide;
     if (shape.gated)
         team.share(tiles,
                    [&](int tile) { kernels.gate(wide, ffn, shape.activation, between, first_row(tile), last_row(tile)); });
     round(*block.down, between, ffn, wide_rows);
-    block.down->product(kernels, team, between, wide_rows, tokens, Activation::none, context, scratch);
+    multiply(block, Part::down, between, wide_rows, Activation::none, context);
     return go_on(context, pre ? nullptr : &block.output_norm,
                  next == nullptr ? &stack.final_norm : pre ? &next->attention_norm : nullptr,
                  next == nullptr ? nullptr : next->qkv.get());

@@ -154,25 +154,21 @@ void Matrix::set_rows(int first, const std::uint16_t* bfloat16, int count, const
     fill_panels(bfloat16_, first, bfloat16, count, bias);
 }
 
+FloatMatrix Matrix::floats() const {
+    return {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
+}
+
 std::size_t Matrix::bytes() const {
     return panels_.size() + 2 * bfloat16_.size() + 4 * (floats_.size() + scales_.size() + bias_.size());
 }
 
-namespace {
-
-// Panels that a thread takes at once.
 int panels_at_once(int rows, int inputs) {
     const std::int64_t panel = static_cast<std::int64_t>(rows) * inputs * kColumns;
     const std::int64_t enough = std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel));
     return static_cast<int>(padded(enough, kMostPanels));
 }
 
-// Calls `work(first, last)` for all panels, over the threads of a team.
-template <class Work>
-void share_panels(Team& team, int outputs, int inputs, int rows, const Work& work) {
-    const int panels = parts_of(outputs, kColumns), size = panels_at_once(rows, inputs);
-    team.share(parts_of(panels, size), [&](int part) { work(part * size, std::min(panels, (part + 1) * size)); });
-}
+namespace {
 
 void share_codes(const Kernels& kernels, Team& team, const CodeMatrix& codes, const QuantizedRows& rounded, int rows,
                  Activation activation, float* out, std::uint8_t* scratch) {
@@ -186,9 +182,9 @@ void share_codes(const Kernels& kernels, Team& team, const CodeMatrix& codes, co
 void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                      Activation activation, float* out, std::uint8_t* scratch) const {
     if (rounds()) return share_codes(kernels, team, codes(), rounded, rows, activation, out, scratch);
-    const FloatMatrix floats = {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
+    const FloatMatrix matrix = floats();
     share_panels(team, outputs_, inputs_, rows,
-                 [&](int first, int last) { kernels.floats(x, rows, floats, activation, out, first, last); });
+                 [&](int first, int last) { kernels.floats(x, rows, matrix, activation, out, first, last); });
 }
 
 void multiply_codes(const Kernels& kernels, Pool& pool, int threads, const CodeMatrix& codes, const float* x, int rows,
