@@ -192,6 +192,7 @@ NB_MODULE(_native, module) {
                 self.encoder->set_pooling(named<Pooling>("pooling", name, {"tokens", "first", "mean"}));
             },
             nb::arg("name"))
+        .def_prop_ro("bytes", [](const BoundEncoder& self) { return self.encoder->bytes(); })
         .def_prop_ro("longest", [](const BoundEncoder& self) { return self.encoder->shape().longest; })
         .def("run", &run, nb::arg("ids"), nb::arg("types").none(), nb::arg("starts"), nb::arg("threads") = 1,
              nb::arg("isa") = "")

@@ -79,6 +79,16 @@ void Encoder::set_position_bias(const float* bias) {
         std::copy_n(bias + head * distances, distances, position_bias_.data() + head * row);
 }
 
+std::size_t Encoder::bytes() const {
+    const Embeddings& from = embeddings_;
+    std::size_t sum = from.words.bytes() + from.positions.bytes() + from.types.bytes();
+    if (from.projection != nullptr) sum += from.projection->bytes();
+    for (const Block& block : stack_.blocks)
+        for (const Part part : {Part::qkv, Part::output, Part::up, Part::down}) sum += block.matrix(part).bytes();
+    for (const HeadLayer& layer : head_.layers) sum += layer.matrix->bytes();
+    return sum;
+}
+
 void Encoder::check(const Input& input) const {
     check_starts(input.starts, input.sequences, shape().longest);
     if (embeddings_.images && input.tokens() != input.sequences * shape().longest)

@@ -70,6 +70,8 @@ class Encoder {
     const Embeddings& embeddings() const { return embeddings_; }
     int outputs() const { return head_.outputs(shape().hidden); }
     Pooling pooling() const { return head_.pooling; }
+    // Of its matrices and tables.
+    std::size_t bytes() const;
 
     // `out` has a row for each sequence, or for each token where nothing is pooled.
     void run(const Kernels& kernels, Pool& pool, int threads, const Input& input, float* out) const;

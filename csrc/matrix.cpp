@@ -210,6 +210,14 @@ void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const flo
              [&](Team& team, int) { product(kernels, team, x, QuantizedRows(), rows, activation, out, nullptr); });
 }
 
+std::size_t Table::bytes() const {
+    if (rows == 0) return 0;
+    const std::size_t row = floats != nullptr     ? 4 * static_cast<std::size_t>(columns)
+                            : bfloat16 != nullptr ? 2 * static_cast<std::size_t>(columns)
+                                                  : packed.row_bytes() + 4 * packed.groups();
+    return rows * row;
+}
+
 void Table::add_row(int row, float* to) const {
     if (floats != nullptr) {
         const float* from = floats + static_cast<std::size_t>(row) * columns;

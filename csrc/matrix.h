@@ -181,6 +181,7 @@ struct Table {
 
     void check() const;
     void add_row(int row, float* to) const;
+    std::size_t bytes() const;
 };
 
 // A norm over the last axis; none where it has no weights.

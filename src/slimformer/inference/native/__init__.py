@@ -6,7 +6,18 @@ from slimformer.inference.native.opening import (
     is_native,
     open_floats,
     open_packed,
+    padded,
     refuse_with_engine,
+    unpadded,
 )
 
-__all__ = ["OpenNative", "OpenNativeDecoder", "is_native", "open_floats", "open_packed", "refuse_with_engine"]
+__all__ = [
+    "OpenNative",
+    "OpenNativeDecoder",
+    "is_native",
+    "open_floats",
+    "open_packed",
+    "padded",
+    "refuse_with_engine",
+    "unpadded",
+]

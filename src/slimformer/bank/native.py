@@ -1,0 +1,179 @@
+"""Many tasks on one base in the native engine: their rows share batches, whatever their kinds and tokenizers are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from slimformer import models
+from slimformer.bank.sharing import SharedBase
+from slimformer.bank.tasks import BankTask
+from slimformer.inference.door import open_model
+from slimformer.inference.native import padded, unpadded
+from slimformer.inference.runners import join
+from slimformer.runtime.checkpoint import EngineError
+from slimformer.runtime.shared import SharedEncoder, TaskParts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from transformers import PreTrainedModel
+
+    from slimformer.inference.codec import Encoded, TaskCodec
+    from slimformer.inference.runners import Array
+    from slimformer.inference.source import Source
+    from slimformer.runtime.shared import EncoderTask
+
+
+@dataclass(frozen=True)
+class NativeTask:
+    """A task on a base in the native engine.
+
+    Args:
+        folder: Where its mask lies.
+        native: Its masks and its head.
+        own_bytes: What the tensors take that are not the base's.
+        codec: How it is asked and answers; None where the artifact does not say what its task is.
+    """
+
+    folder: Path
+    native: EncoderTask
+    own_bytes: int
+    codec: TaskCodec | None
+
+    @property
+    def mask_bytes(self) -> int:
+        """What the masks take."""
+        return self.native.mask_bytes
+
+
+class NativeBase:
+    """A base in the native engine, whose weights are in memory once.
+
+    What checks a mask, and the models that `MaskBank.use` gives, are of torch, which opens the base for them anew and
+    lets go of it.
+
+    Args:
+        source: What was looked up as the base.
+        cast_base: Whether the base may be that of the masks cast to 16 bits.
+        check: Whether masks must answer as recorded at saving.
+    """
+
+    def __init__(self, source: Source, *, cast_base: bool, check: bool) -> None:
+        self.source = source
+        self.cast_base = cast_base
+        self.check = check
+        folder, config = Path(models.resolve(source.name)), source.config.to_dict()
+        self.encoder = SharedEncoder(folder, config, torch.get_num_threads())
+        self._processors: dict[str, Any] = {}
+
+    @property
+    def bytes(self) -> int:
+        """What the tensors take."""
+        return self.encoder.bytes
+
+    def read(self, folder: Path) -> NativeTask:
+        """Read the mask of a folder; one for another base, or one that the engine does not run, is refused."""
+        return _native_task(self.open(folder), self.encoder)
+
+    def open(self, folder: Path) -> BankTask:
+        """The task of a folder in torch."""
+        model: Any = open_model(self.source, processor=False, dtype="float32", check=self.check).model
+        return BankTask.read(
+            folder,
+            SharedBase(cast("PreTrainedModel", model)),
+            self.source.name,
+            self._processors,
+            cast_base=self.cast_base,
+            check=self.check,
+        )
+
+    def run(
+        self, tasks: Mapping[str, NativeTask], encoded: Mapping[str, Encoded], batch_size: int
+    ) -> dict[str, dict[str, Array]]:
+        """The outputs of several tasks, in batches of rows of like length."""
+        lengths = {name: each.features.lengths for name, each in encoded.items()}
+        rows = [(name, index) for name in encoded for index in range(len(lengths[name]))]
+        rows.sort(key=lambda row: -lengths[row[0]][row[1]])
+        outputs: dict[str, dict[int, Mapping[str, Array]]] = {name: {} for name in encoded}
+        for start in range(0, len(rows), batch_size):
+            batch: dict[str, list[int]] = {}
+            for name, index in rows[start : start + batch_size]:
+                batch.setdefault(name, []).append(index)
+            for name, answer in self._run_batch(tasks, encoded, batch):
+                for place, index in enumerate(batch[name]):
+                    outputs[name][index] = {key: array[place : place + 1] for key, array in answer.items()}
+        return {name: _in_order(of_task) for name, of_task in outputs.items()}
+
+    def _run_batch(
+        self, tasks: Mapping[str, NativeTask], encoded: Mapping[str, Encoded], rows: Mapping[str, Sequence[int]]
+    ) -> Iterator[tuple[str, dict[str, Array]]]:
+        """Run rows of several tasks once; give the outputs of each task."""
+        batches = {name: _batch(tasks[name], encoded[name], indexes) for name, indexes in rows.items()}
+        answers = iter(self._ask([tasks[name].native for name, of in rows.items() for _ in of], batches))
+        for name, indexes in rows.items():
+            head, batch = tasks[name].native.head, batches[name]
+            answer = np.concatenate([next(answers) for _ in indexes])
+            named = head.named(answer if head.pools else padded(answer, batch))
+            outputs = _codec(tasks[name]).kind.outputs(named, batch)
+            yield name, {key: np.asarray(value) for key, value in outputs.items()}
+
+    def _ask(self, tasks: Sequence[EncoderTask], batches: Mapping[str, dict[str, Array]]) -> list[Array]:
+        if self.encoder.reads_images:
+            return self.encoder.run_images_of_tasks(
+                np.concatenate([batch["pixel_values"] for batch in batches.values()]), tasks
+            )
+        sequences = [row for batch in batches.values() for row in unpadded(batch, "input_ids")]
+        types = None
+        if self.encoder.reads_types:
+            types = [
+                row
+                for batch in batches.values()
+                for row in unpadded({"token_type_ids": np.zeros_like(batch["input_ids"]), **batch}, "token_type_ids")
+            ]
+        return self.encoder.run_tasks(sequences, tasks, types)
+
+
+def _native_task(task: BankTask, encoder: SharedEncoder) -> NativeTask:
+    if task.file.kept:
+        raise EngineError(
+            f"the mask in `{task.folder}` removes neurons and heads, and tasks share whole matrices on the engine; "
+            "merge it and open what comes of it with `engine=\"native\"`, or use a bank without `engine`"
+        )
+    model = task.skeleton
+    state = model.state_dict()
+    names = {*task.file.whole, *task.file.bits} - {*task.inside}
+    parts = TaskParts(
+        task.folder,
+        {**model.config.to_dict(), "architectures": [type(model).__name__]},
+        {name.removeprefix(task.prefix): task.file.mask(name).numpy() for name in task.inside},
+        {name: state[name].float().numpy(force=True) for name in names},
+        task.prefix,
+    )
+    native = encoder.task(parts)
+    kind = None if task.codec is None else task.codec.kind
+    missing = [name for name in kind.reads if name not in native.head.outputs] if kind is not None else []
+    if missing:
+        raise EngineError(
+            f"the task of `{task.folder}` needs `{missing[0]}`, and the engine gives {', '.join(native.head.outputs)}; "
+            "use a bank without `engine`"
+        )
+    return NativeTask(task.folder, native, task.own_bytes, task.codec)
+
+
+def _batch(task: NativeTask, encoded: Encoded, indexes: Sequence[int]) -> dict[str, Array]:
+    return _codec(task).collate([encoded.features[index] for index in indexes])
+
+
+def _codec(task: NativeTask) -> TaskCodec:
+    assert task.codec is not None  # or nothing would have been encoded for it
+    return task.codec
+
+
+def _in_order(rows: Mapping[int, Mapping[str, Array]]) -> dict[str, Array]:
+    ordered = [rows[index] for index in sorted(rows)]
+    return {name: join([row[name] for row in ordered]) for name in ordered[0]}
