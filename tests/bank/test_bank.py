@@ -30,6 +30,7 @@ from tests.artifact.forging import edit, resum
 from tests.bank.shelf import QUESTIONS, QUICK, TEXTS, expected
 from tests.methods.test_every_kind import generated
 
+
 @pytest.fixture
 def bank(shelf):
     bank = MaskBank(shelf / "base")

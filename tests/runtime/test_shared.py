@@ -53,7 +53,9 @@ def parts_of(folder, seed, dropped, ending="ForSequenceClassification"):
     """A task that drops a share of some weights."""
     draw = np.random.default_rng(seed)
     tensors = read_tensors(folder)
-    kept = {f"{name}.weight": (draw.random(tensors[f"{name}.weight"].shape) >= dropped).astype(np.uint8) for name in MASKED}
+    kept = {
+        f"{name}.weight": (draw.random(tensors[f"{name}.weight"].shape) >= dropped).astype(np.uint8) for name in MASKED
+    }
     if not ending.startswith("ForSequence"):
         del kept["pooler.dense.weight"]
     layer = "qa_outputs" if ending == "ForQuestionAnswering" else "classifier"
@@ -138,7 +140,7 @@ def test_tensors_and_heads_that_do_not_fit_are_refused(folder, shared):
     norm = {"bert.embeddings.LayerNorm.weight": np.ones(32, np.float32)}
     with pytest.raises(EngineError, match=r"changes `bert.embeddings.LayerNorm.weight`"):
         shared.task(replace(parts, own={**parts.own, **norm}))
-    with pytest.raises(EngineError, match="no tensor `classifier.bias`|has no `classifier`"):
+    with pytest.raises(EngineError, match=r"has no `classifier`"):
         shared.task(replace(parts, own={}))
     with pytest.raises(EngineError, match="has no head of `BertForMultipleChoice`"):
         shared.task(replace(parts, config={**parts.config, "architectures": ["BertForMultipleChoice"]}))

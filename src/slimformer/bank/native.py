@@ -142,7 +142,7 @@ def _native_task(task: BankTask, encoder: SharedEncoder) -> NativeTask:
     if task.file.kept:
         raise EngineError(
             f"the mask in `{task.folder}` removes neurons and heads, and tasks share whole matrices on the engine; "
-            "merge it and open what comes of it with `engine=\"native\"`, or use a bank without `engine`"
+            'merge it and open what comes of it with `engine="native"`, or use a bank without `engine`'
         )
     model = task.skeleton
     state = model.state_dict()

@@ -110,8 +110,7 @@ class BlockReader:
         if matrix.rounds != self.rounds:
             have, need = ("packed", "floats") if matrix.rounds else ("in floats", "packed matrices")
             raise EngineError(
-                f"`{names[0]}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of "
-                "such a model"
+                f"`{names[0]}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of such a model"
             )
         return matrix
 

@@ -102,7 +102,7 @@ class SharedEncoder(NativeEncoder):
     @property
     def bytes(self) -> int:
         """What its matrices and tables take in memory, or of the mapped file."""
-        return int(self._encoder.bytes) + sum(matrix.bytes for matrix in self._pooling_layers.values())
+        return int(self._encoder.bytes) + sum(int(matrix.bytes) for matrix in self._pooling_layers.values())
 
     def task(self, parts: TaskParts) -> EncoderTask:
         """Make a task of what it changes.
