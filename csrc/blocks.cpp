@@ -47,20 +47,20 @@ void Workspace::hold(const Stack& stack, std::size_t tokens, int threads, std::s
     const Shape& shape = stack.shape;
     const std::size_t size = shape.hidden;
     std::size_t widest = size, inner = size, ffn = 0;
+    bool rounds = false;
     for (const Block& block : stack.blocks) {
         widest = std::max<std::size_t>(widest, std::max(block.qkv->outputs(), block.up->outputs()));
         inner = std::max<std::size_t>(inner, block.output->inputs());
         ffn = std::max<std::size_t>(ffn, block.down->inputs());
         for (const Matrix* matrix : {block.qkv.get(), block.output.get(), block.up.get(), block.down.get()})
-            bytes = std::max(bytes, matrix->scratch());
+            bytes = std::max(bytes, matrix->scratch()), rounds = rounds || matrix->rounds();
     }
     grow(hidden, tokens * size);
     grow(context, tokens * inner);
     grow(wide, tokens * widest);
     if (shape.pre_norm || stack.final_norm) grow(normed, tokens * size);
     if (shape.gated) grow(gated, tokens * ffn);
-    rows.hold(tokens, inner);
-    wide_rows.hold(tokens, ffn);
+    if (rounds) rows.hold(tokens, inner), wide_rows.hold(tokens, ffn);
     if (scratch.size() < static_cast<std::size_t>(threads)) scratch.resize(threads);
     for (auto& each : scratch)
         if (each.size() < bytes) each.resize(bytes);
@@ -114,7 +114,7 @@ void Forward::multiply(const Block& block, Part part, const float* from, const Q
     if (mixture != nullptr) {
         const auto& parts = mixture->rows(static_cast<std::size_t>(&block - stack.blocks.data()), part);
         if (!parts.empty())
-            return masked_product(kernels, team, matrix, parts, from, tokens, activation, work.columns.data(), to);
+            return masked_product(kernels, team, matrix, parts, from, activation, work.columns.data(), to);
     }
     matrix.product(kernels, team, from, rounded, tokens, activation, to, scratch);
 }

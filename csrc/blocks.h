@@ -54,7 +54,7 @@ inline void grow(Memory<float>& floats, std::size_t size) {
 // Memory of one forward.
 struct Workspace {
     Memory<float> hidden, normed, wide, gated, context;
-    Memory<float> columns;  // rows of masked products, [tiles][inputs][16]
+    Memory<float> columns;  // rows of a pass of masked products, [tiles][inputs][16]
     RoundedRows rows, wide_rows;
     std::vector<Memory<std::uint8_t>> scratch;  // of each thread
 
@@ -81,7 +81,7 @@ class Kept {
     }
 
     void keep(std::unique_ptr<Kind> work) {
-        if (std::max(work->wide.size(), work->columns.size()) > kMostKept) return;
+        if (work->wide.size() > kMostKept) return;
         for (auto& each : kept_) {
             Kind* none = nullptr;
             if (each.compare_exchange_strong(none, work.get())) {

@@ -176,24 +176,26 @@ void Encoder::check(const Task& task) const {
 Mixture Encoder::mix(const Input& input, const Task* const* tasks, Space& space) const {
     Mixture mixture;
     mixture.matrices.resize(stack_.blocks.size() * kBlockMatrices);
-    std::vector<bool> masked(mixture.matrices.size());
-    int widest = 0;
-    for (int first = 0, last; first < input.sequences; first = last) {
+    std::vector<int> widest(mixture.matrices.size());
+    for (int first = 0, last, tile = 0; first < input.sequences; first = last) {
         for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
         check(*tasks[first]);
-        MaskedRows rows = {input.starts[first], input.starts[last], mixture.tiles, nullptr};
-        mixture.tiles += rows.tiles();
-        for (std::size_t i = 0; i < masked.size(); i++) {
-            rows.mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
-            mixture.matrices[i].push_back(rows);
-            if (rows.mask == nullptr) continue;
-            masked[i] = true;
-            widest = std::max(widest, rows.mask->inputs());
+        for (int row = input.starts[first], end = input.starts[last]; row < end;) {
+            if (tile == kTilesOfPass) tile = 0;
+            MaskedRows rows = {row, std::min<int>(end, row + (kTilesOfPass - tile) * kLanes), tile, nullptr};
+            for (std::size_t i = 0; i < widest.size(); i++) {
+                rows.mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
+                mixture.matrices[i].push_back(rows);
+                if (rows.mask != nullptr) widest[i] = rows.mask->inputs();
+            }
+            tile += rows.tiles();
+            row = rows.last;
         }
     }
-    for (std::size_t i = 0; i < masked.size(); i++)
-        if (!masked[i]) mixture.matrices[i].clear();
-    grow(space.columns, static_cast<std::size_t>(mixture.tiles) * kLanes * widest);
+    for (std::size_t i = 0; i < widest.size(); i++)
+        if (widest[i] == 0) mixture.matrices[i].clear();
+    const int inputs = widest.empty() ? 0 : *std::max_element(widest.begin(), widest.end());
+    grow(space.columns, static_cast<std::size_t>(kTilesOfPass) * kLanes * inputs);
     return mixture;
 }
 
@@ -263,7 +265,7 @@ std::size_t Encoder::answer(const Kernels& kernels, const Input& input, Space& s
         if (layer.mask != nullptr) {
             const std::vector<MaskedRows> rows = {{0, count, 0, layer.mask.get()}};
             Memory<float> columns(static_cast<std::size_t>(rows[0].tiles()) * kLanes * matrix.inputs());
-            masked_product(kernels, alone, matrix, rows, from, count, layer.activation, columns.data(), to);
+            masked_product(kernels, alone, matrix, rows, from, layer.activation, columns.data(), to);
         } else {
             RoundedRows rounded;
             if (matrix.rounds()) {

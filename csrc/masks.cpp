@@ -10,6 +10,29 @@ namespace {
 // A byte that skips so many inputs and lists none.
 constexpr int kSkip = 255;
 
+// The rows of some parts whose tiles follow each other.
+void masked_pass(const Kernels& kernels, Team& team, const Matrix& matrix, const MaskedRows* parts, int count, const float* x,
+                 Activation activation, float* columns, float* out) {
+    const MaskedRows *const end = parts + count, &last_part = end[-1];
+    const int inputs = matrix.inputs(), begin = parts->first;
+    const std::size_t tile_size = static_cast<std::size_t>(inputs) * kLanes;
+    team.share(last_part.tile + last_part.tiles(), [&](int tile) {
+        const MaskedRows& part = std::upper_bound(parts, end, tile, [](int number, const MaskedRows& other) { return number < other.tile; })[-1];
+        if (part.mask == nullptr) return;
+        const int first = part.first + (tile - part.tile) * kLanes, rows = std::min<int>(kLanes, part.last - first);
+        turn_rows(x + static_cast<std::size_t>(first) * inputs, rows, inputs, columns + tile * tile_size);
+    });
+    float* const to = out + static_cast<std::size_t>(begin) * matrix.outputs();
+    matrix.product(kernels, team, x + static_cast<std::size_t>(begin) * inputs, last_part.last - begin, to,
+                   [&](const FloatMatrix& floats, int first, int last) {
+                       for (const MaskedRows* part = parts; part != end; part++) {
+                           const MaskRows listed = part->mask == nullptr ? MaskRows() : part->mask->view();
+                           kernels.mask(columns + part->tile * tile_size, part->last - part->first, floats, listed, activation,
+                                        to + static_cast<std::size_t>(part->first - begin) * floats.outputs, first, last);
+                       }
+                   });
+}
+
 }  // namespace
 
 Mask::Mask(int outputs, int inputs, const std::uint8_t* kept) : inputs_(inputs) {
@@ -56,24 +79,11 @@ void turn_rows(const float* x, int rows, int inputs, float* columns) {
 }
 
 void masked_product(const Kernels& kernels, Team& team, const Matrix& matrix, const std::vector<MaskedRows>& parts,
-                    const float* x, int rows, Activation activation, float* columns, float* out) {
-    const int inputs = matrix.inputs(), tiles = parts.empty() ? 0 : parts.back().tile + parts.back().tiles();
-    const std::size_t tile_size = static_cast<std::size_t>(inputs) * kLanes;
-    team.share(tiles, [&](int tile) {
-        const auto after = std::upper_bound(parts.begin(), parts.end(), tile,
-                                            [](int number, const MaskedRows& part) { return number < part.tile; });
-        const MaskedRows& part = *(after - 1);
-        if (part.mask == nullptr) return;
-        const int first = part.first + (tile - part.tile) * kLanes, count = std::min<int>(kLanes, part.last - first);
-        turn_rows(x + static_cast<std::size_t>(first) * inputs, count, inputs, columns + tile * tile_size);
-    });
-    matrix.product(kernels, team, x, rows, out, [&](const FloatMatrix& floats, int first, int last) {
-        for (const MaskedRows& part : parts) {
-            const MaskRows listed = part.mask == nullptr ? MaskRows() : part.mask->view();
-            kernels.mask(columns + part.tile * tile_size, part.last - part.first, floats, listed, activation,
-                         out + static_cast<std::size_t>(part.first) * floats.outputs, first, last);
-        }
-    });
+                    const float* x, Activation activation, float* columns, float* out) {
+    for (auto begin = parts.begin(), end = begin; begin != parts.end(); begin = end) {
+        end = std::find_if(begin + 1, parts.end(), [](const MaskedRows& part) { return part.tile == 0; });
+        masked_pass(kernels, team, matrix, &*begin, static_cast<int>(end - begin), x, activation, columns, out);
+    }
 }
 
 }  // namespace slimformer

@@ -35,8 +35,12 @@ struct BlockMasks {
     SharedMask of[kBlockMatrices];
 };
 
+// Tiles of 16 rows that are multiplied at once: few enough for the cache, and for the memory that they take beside the
+// rows themselves.
+constexpr int kTilesOfPass = 16;
+
 // Rows that belong to one task, and what it keeps of a matrix: all where there is no mask. `tile` is the first of their
-// tiles of 16, which are no rows of another task.
+// tiles of 16, which are no rows of another task; where it is 0, a pass begins.
 struct MaskedRows {
     int first = 0;
     int last = 0;
@@ -46,10 +50,9 @@ struct MaskedRows {
     int tiles() const { return parts_of(last - first, kLanes); }
 };
 
-// The rows of a batch task by task, for every matrix; those of a matrix that no task masks are none.
+// All rows of a batch, task by task, for every matrix; those of a matrix that no task masks are none.
 struct Mixture {
     std::vector<std::vector<MaskedRows>> matrices;  // `kBlockMatrices` of each block
-    int tiles = 0;
 
     const std::vector<MaskedRows>& rows(std::size_t block, Part part) const {
         return matrices[block * kBlockMatrices + static_cast<int>(part)];
@@ -59,8 +62,9 @@ struct Mixture {
 // Up to 16 rows of floats side by side, [inputs][16]; those that are not there are 0.
 void turn_rows(const float* x, int rows, int inputs, float* columns);
 
-// activation(x (W ⊙ M)^T + bias) by all threads of a team, with the mask of each row; `columns` is memory for the tiles.
+// activation(x (W ⊙ M)^T + bias) by all threads of a team, with the mask of each row; `columns` is memory for the tiles of
+// the longest pass, [tiles][inputs][16].
 void masked_product(const Kernels& kernels, Team& team, const Matrix& matrix, const std::vector<MaskedRows>& parts,
-                    const float* x, int rows, Activation activation, float* columns, float* out);
+                    const float* x, Activation activation, float* columns, float* out);
 
 }  // namespace slimformer

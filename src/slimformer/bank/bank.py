@@ -139,7 +139,7 @@ class MaskBank:
             ready = self._ready.get(name)
         if isinstance(task, NativeTask):
             assert isinstance(self._base, NativeBase)
-            own: PreTrainedModel = apart(self._base.open(task.folder).lazy())
+            own: PreTrainedModel = apart(self._base.open(task.folder, check=self.check).lazy())
             with self._lock:
                 self.current = name
             return own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,8 +11,12 @@ import numpy as np
 import torch
 
 from slimformer import models
+from slimformer.artifact.loading import Loaded
+from slimformer.artifact.probe import difference, sampled
+from slimformer.artifact.probe.recorded import TOLERANCE, check_reading
 from slimformer.bank.sharing import SharedBase
 from slimformer.bank.tasks import BankTask
+from slimformer.errors import ArtifactError
 from slimformer.inference.door import open_model
 from slimformer.inference.native import padded, unpadded
 from slimformer.inference.runners import join
@@ -23,10 +28,14 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from slimformer.artifact.probe import Probe, ProbeOutput
     from slimformer.inference.codec import Encoded, TaskCodec
     from slimformer.inference.runners import Array
     from slimformer.inference.source import Source
     from slimformer.runtime.shared import EncoderTask
+
+#: Inputs that the engine takes.
+READ = {"input_ids", "attention_mask", "token_type_ids", "pixel_values"}
 
 
 @dataclass(frozen=True)
@@ -78,9 +87,14 @@ class NativeBase:
 
     def read(self, folder: Path) -> NativeTask:
         """Read the mask of a folder; one for another base, or one that the engine does not run, is refused."""
-        return _native_task(self.open(folder), self.encoder)
+        task = self.open(folder, check=False)  # the engine itself is asked what was recorded
+        native = _native_task(task, self.encoder)
+        if self.check:
+            loaded = Loaded(task.skeleton, task.processor, task.manifest)
+            self._check_recorded(folder, check_reading(folder, loaded), native.native)
+        return native
 
-    def open(self, folder: Path) -> BankTask:
+    def open(self, folder: Path, *, check: bool) -> BankTask:
         """The task of a folder in torch."""
         model: Any = open_model(self.source, processor=False, dtype="float32", check=self.check).model
         return BankTask.read(
@@ -89,8 +103,32 @@ class NativeBase:
             self.source.name,
             self._processors,
             cast_base=self.cast_base,
-            check=self.check,
+            check=check,
         )
+
+    def _check_recorded(self, folder: Path, probe: Probe, task: EncoderTask) -> None:
+        """Refuse a task that does not answer as its model did at saving, where that was asked what the engine takes."""
+        batch = {name: each.tensor().numpy() for name, each in probe.inputs.items()}
+        recorded = {name: output for name, output in probe.outputs.items() if name in task.head.outputs}
+        if not batch.keys() <= READ or not recorded:
+            raise EngineError(
+                f"the mask in `{folder}` recorded {', '.join(probe.outputs)} for {', '.join(batch)}, which the engine "
+                "cannot compare with; if you trust it, give `check=False`"
+            )
+        mask = batch.setdefault("attention_mask", np.ones(batch[next(iter(batch))].shape[:2], np.int64)).astype(bool)
+        rows = np.concatenate(self._ask([task] * len(mask), {"": batch}))
+        answers = task.head.named(rows if task.head.pools else padded(rows, batch))
+        if not task.head.pools:
+            recorded = {name: _of_tokens(output, mask) for name, output in recorded.items()}
+        relative, absolute = TOLERANCE[2 if self.cast_base else 4]
+        found = {name: sampled(name, torch.from_numpy(np.ascontiguousarray(each))) for name, each in answers.items()}
+        try:
+            difference(recorded, found, relative=relative, absolute=absolute)
+        except ArtifactError as error:
+            raise ArtifactError(
+                f"artifact `{folder}` does not give the outputs recorded at saving on the native engine: "
+                f"{error.reason}; weights or config are not those of the saving"
+            ) from error
 
     def run(
         self, tasks: Mapping[str, NativeTask], encoded: Mapping[str, Encoded], batch_size: int
@@ -146,7 +184,8 @@ def _native_task(task: BankTask, encoder: SharedEncoder) -> NativeTask:
         )
     model = task.skeleton
     state = model.state_dict()
-    names = {*task.file.whole, *task.file.bits} - {*task.inside}
+    # What lies outside the bare base is the task's, whether its file has it or a head of the base.
+    names = [name for name in state if name in task.file.whole or not name.startswith(task.prefix)]
     parts = TaskParts(
         task.folder,
         {**model.config.to_dict(), "architectures": [type(model).__name__]},
@@ -163,6 +202,14 @@ def _native_task(task: BankTask, encoder: SharedEncoder) -> NativeTask:
             "use a bank without `engine`"
         )
     return NativeTask(task.folder, native, task.own_bytes, task.codec)
+
+
+def _of_tokens(output: ProbeOutput, mask: Array) -> ProbeOutput:
+    """What was recorded for tokens, with zeros where there was padding, which the engine leaves out."""
+    size, count = math.prod(output.shape), len(output.values)
+    tokens = (np.arange(count) * size // count) // (size // mask.size)
+    values = [value if there else 0.0 for value, there in zip(output.values, mask.reshape(-1)[tokens], strict=True)]
+    return output.model_copy(update={"values": values})
 
 
 def _batch(task: NativeTask, encoded: Encoded, indexes: Sequence[int]) -> dict[str, Array]:
