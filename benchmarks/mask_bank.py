@@ -260,7 +260,11 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
         "real_texts_per_second": {kind: round(value, 1) for kind, value in per_second.items()},
         "native_over_lora": round(per_second[NATIVE] / best_lora, 3),
         "agreement": agreement(loaded["mask bank"][0], loaded[NATIVE][0], texts),
-        "limits": {"switch_over_loading": SWITCH_LIMIT, "resident_over_one_model": MEMORY_LIMITS, "native_over_lora": 1},
+        "limits": {
+            "switch_over_loading": SWITCH_LIMIT,
+            "resident_over_one_model": MEMORY_LIMITS,
+            "native_over_lora": 1,
+        },
         "within_limits": switch_share <= SWITCH_LIMIT
         and all(memory[kind] <= limit * one for kind, limit in MEMORY_LIMITS.items())
         and per_second[NATIVE] >= best_lora,

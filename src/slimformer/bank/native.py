@@ -16,7 +16,7 @@ from slimformer.artifact.probe import difference, sampled
 from slimformer.artifact.probe.recorded import TOLERANCE, check_reading
 from slimformer.bank.sharing import SharedBase
 from slimformer.bank.tasks import BankTask
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, SlimformerError
 from slimformer.inference.door import open_model
 from slimformer.inference.native import padded, unpadded
 from slimformer.inference.runners import join
@@ -63,8 +63,8 @@ class NativeTask:
 class NativeBase:
     """A base in the native engine, whose weights are in memory once.
 
-    What checks a mask, and the models that `MaskBank.use` gives, are of torch, which opens the base for them anew and
-    lets go of it.
+    What reads a mask, and the models that `MaskBank.use` gives, are of torch, which opens the base for them anew and
+    lets go of it; what a mask recorded at saving is asked of the engine.
 
     Args:
         source: What was looked up as the base.
@@ -115,20 +115,26 @@ class NativeBase:
                 f"the mask in `{folder}` recorded {', '.join(probe.outputs)} for {', '.join(batch)}, which the engine "
                 "cannot compare with; if you trust it, give `check=False`"
             )
-        mask = batch.setdefault("attention_mask", np.ones(batch[next(iter(batch))].shape[:2], np.int64)).astype(bool)
-        rows = np.concatenate(self._ask([task] * len(mask), {"": batch}))
-        answers = task.head.named(rows if task.head.pools else padded(rows, batch))
-        if not task.head.pools:
-            recorded = {name: _of_tokens(output, mask) for name, output in recorded.items()}
         relative, absolute = TOLERANCE[2 if self.cast_base else 4]
-        found = {name: sampled(name, torch.from_numpy(np.ascontiguousarray(each))) for name, each in answers.items()}
         try:
-            difference(recorded, found, relative=relative, absolute=absolute)
-        except ArtifactError as error:
+            answers = self._sampled(batch, task)
+            difference(_without_padding(recorded, batch), answers, relative=relative, absolute=absolute)
+        # A batch that does not fit together fails in many ways.
+        except (SlimformerError, KeyError, ValueError, IndexError, ZeroDivisionError) as error:
+            reason = error.reason if isinstance(error, SlimformerError) else f"{type(error).__name__}: {error}"
             raise ArtifactError(
-                f"artifact `{folder}` does not give the outputs recorded at saving on the native engine: "
-                f"{error.reason}; weights or config are not those of the saving"
+                f"artifact `{folder}` does not give the outputs recorded at saving on the native engine: {reason}; "
+                "weights, config or probe are not those of the saving"
             ) from error
+
+    def _sampled(self, batch: dict[str, Array], task: EncoderTask) -> dict[str, ProbeOutput]:
+        """What a task answers to a batch, as it is recorded."""
+        if "input_ids" in batch:
+            batch.setdefault("attention_mask", np.ones(batch["input_ids"].shape, np.int64))
+        count = len(batch["pixel_values" if self.encoder.reads_images else "input_ids"])
+        rows = np.concatenate(self._ask([task] * count, {"": batch}))
+        answers = task.head.named(rows if task.head.pools else padded(rows, batch))
+        return {name: sampled(name, torch.from_numpy(np.ascontiguousarray(each))) for name, each in answers.items()}
 
     def run(
         self, tasks: Mapping[str, NativeTask], encoded: Mapping[str, Encoded], batch_size: int
@@ -204,8 +210,16 @@ def _native_task(task: BankTask, encoder: SharedEncoder) -> NativeTask:
     return NativeTask(task.folder, native, task.own_bytes, task.codec)
 
 
+def _without_padding(outputs: Mapping[str, ProbeOutput], batch: dict[str, Array]) -> dict[str, ProbeOutput]:
+    """What was recorded, where of tokens with zeros in the places of padding, which the engine leaves out."""
+    mask = batch.get("attention_mask")
+    return {
+        name: output if mask is None or tuple(output.shape[:2]) != mask.shape else _of_tokens(output, mask)
+        for name, output in outputs.items()
+    }
+
+
 def _of_tokens(output: ProbeOutput, mask: Array) -> ProbeOutput:
-    """What was recorded for tokens, with zeros where there was padding, which the engine leaves out."""
     size, count = math.prod(output.shape), len(output.values)
     tokens = (np.arange(count) * size // count) // (size // mask.size)
     values = [value if there else 0.0 for value, there in zip(output.values, mask.reshape(-1)[tokens], strict=True)]
