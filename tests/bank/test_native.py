@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from slimformer.runtime.architecture import ARCHITECTURES
 from slimformer.runtime.native import VARIABLE, is_built, kernels
 from slimformer.tasks.readers.idx import ImageArray
 from tests import corpus, zoo
+from tests.artifact.forging import resum
 from tests.bank.shelf import QUESTIONS, TEXTS, expected
 from tests.parameters import slow
 
@@ -225,6 +228,32 @@ def test_what_the_engine_does_not_run_is_refused_by_name(shelf, bank):
         MaskBank(shelf / "base", engine="fast")
 
 
+def test_a_mask_whose_head_was_changed_does_not_answer_as_recorded(shelf, bank, tmp_path):
+    """Also where whoever changed it made all sums agree."""
+    for kind in ("classification", "tagging"):
+        folder = shutil.copytree(shelf / kind, tmp_path / kind)
+        file = MaskFile.read(folder / "mask.safetensors")
+        changed = {name: 2 * tensor for name, tensor in file.whole.items()}
+        replace(file, whole=changed).write(folder / "mask.safetensors")
+        resum(folder)
+        with pytest.raises(ArtifactError, match=r"does not give the outputs recorded at saving on the native engine"):
+            bank.add("changed", folder)
+    assert bank.tasks == KINDS
+
+
+def test_a_head_that_the_base_has_already(tmp_path):
+    config = hf.BertConfig.from_pretrained(corpus.model_folder(tmp_path / "plain"), num_labels=3)
+    zoo.enliven(hf.BertForSequenceClassification(config)).save_pretrained(tmp_path / "base")
+    corpus.tokenizer().save_pretrained(tmp_path / "base")
+    folder = written(tmp_path / "mask", tmp_path / "base", 1, 0.1)
+    assert not any(name.startswith("classifier") for name in MaskFile.read(folder / "mask.safetensors").whole)
+    native, other = MaskBank(engine="native"), MaskBank()
+    for bank in (native, other):
+        bank.add("one", folder)
+    for mine, theirs in zip(native.logits({"one": TEXTS})["one"], other.logits({"one": TEXTS})["one"], strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["native", None])
 def test_a_task_is_replaced_in_one_step(engine, shelf, tmp_path):
@@ -246,13 +275,13 @@ def test_a_task_is_replaced_in_one_step(engine, shelf, tmp_path):
             if not any(np.array_equal(found, np.stack(answer)) for answer in answers):
                 unlike.append(found)
 
-    def replace():
+    def change():
         for turn in range(8):
             bank.add("one", folders[turn % 2], replace=True)
 
     with ThreadPoolExecutor(3) as pool:
         askers = [pool.submit(ask), pool.submit(ask)]
-        replacing = pool.submit(replace)
+        replacing = pool.submit(change)
         wait([replacing])
         stop.set()
     assert [each.exception() for each in (*askers, replacing)] == [None] * 3
