@@ -1,8 +1,10 @@
-"""Many tasks on one base: masks in a bank against PEFT LoRA adapters (rank 8) and against separate checkpoints.
+"""Many tasks on one base: masks in a bank, in torch and on the native engine, PEFT LoRA adapters (rank 8) and copies.
 
-Bytes per task, resident memory with all tasks loaded, time to switch task, and throughput of mixed-task batches.
-Nothing is trained: what masks, adapters and copies hold does not change what they cost. Memory is measured in a
-process of its own for each; times are taken in one process, in turn.
+Bytes per task, resident memory with all tasks loaded, time to switch task, and throughput of mixed-task batches: one of
+texts of equal length, and real sentences, as many for each task, in batches of texts of like length. LoRA answers these
+in both ways that PEFT has, rows of several adapters in a batch and adapter by adapter. Nothing is trained: what masks,
+adapters and copies hold does not change what they cost. Memory is measured in a process of its own for each; times are
+taken in one process, in turn.
 """
 
 from __future__ import annotations
@@ -23,11 +25,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as reports
 
 from harness import in_turn, keep, options
+from harness.reviews import sentences
+from peers import lora
 from slimformer import models
 from slimformer.artifact import Step, save
 from slimformer.bank import MaskBank
@@ -37,7 +42,11 @@ from slimformer.methods.mask.scores import Masking
 
 LABELS = 2
 RANK = 8
-SWITCH_LIMIT, MEMORY_LIMIT = 1 / 5, 1.8
+NATIVE = "mask bank, native"
+#: Share of the time that loading a checkpoint takes, and multiples of the memory that one takes.
+SWITCH_LIMIT, MEMORY_LIMITS = 1 / 5, {"mask bank": 1.8, NATIVE: 1.5}
+#: Rows of a forward, for whoever cuts requests into batches.
+BATCH = 32
 WORDS = ("the", "a", "film", "plot", "cast", "was", "is", "very", "not", "and", "but", "end", "good", "bad", "of")
 
 
@@ -71,31 +80,12 @@ def prepare(folder: Path, tasks: int, blocks: str) -> None:
         )
 
 
-def load_bank(folder: Path, tasks: int, memory_limit: int = 0) -> tuple[MaskBank, Any]:
+def load_bank(folder: Path, tasks: int, memory_limit: int = 0, engine: str | None = None) -> tuple[MaskBank, Any]:
     """One base and the masks."""
-    bank = MaskBank("minilm", memory_limit=memory_limit)
+    bank = MaskBank("minilm", memory_limit=memory_limit, engine=engine)
     for number in range(tasks):
         bank.add(f"task{number}", folder / "mask" / f"task{number}")
-    return bank, bank.logits
-
-
-def load_lora(folder: Path, tasks: int) -> tuple[Any, Any]:
-    """One base and the adapters."""
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(fresh(0), folder / "lora" / "task0", adapter_name="task0")
-    for number in range(1, tasks):
-        model.load_adapter(folder / "lora" / f"task{number}", adapter_name=f"task{number}")
-    tokenizer = AutoTokenizer.from_pretrained(models.resolve("minilm"))
-    model.eval()
-
-    def ask(requests: dict[str, list[str]]) -> Any:
-        names = [name for name, texts in requests.items() for _ in texts]
-        batch = tokenizer([text for texts in requests.values() for text in texts], padding=True, return_tensors="pt")
-        with torch.inference_mode():
-            return model(**batch, adapter_names=names).logits
-
-    return model, ask
+    return bank, lambda requests: bank.logits(requests, BATCH)
 
 
 def load_plain(folder: Path, tasks: int) -> tuple[Any, Any]:
@@ -120,7 +110,9 @@ LOADERS: dict[str, Any] = {
     "one checkpoint": lambda folder, tasks: load_plain(folder, 1),
     "mask bank": load_bank,
     "mask bank, weights kept": lambda folder, tasks: load_bank(folder, tasks, 1 << 40),
-    "LoRA": load_lora,
+    NATIVE: lambda folder, tasks: load_bank(folder, tasks, engine="native"),
+    "LoRA": lambda folder, tasks: lora.load(fresh(0), folder / "lora", tasks, BATCH),
+    "LoRA, adapter by adapter": lambda folder, tasks: lora.load_by_task(fresh(0), folder / "lora", tasks),
     "checkpoints": load_plain,
 }
 
@@ -134,6 +126,22 @@ def mixed(tasks: int, rows: int, words: int, seed: int) -> dict[str, list[str]]:
     return requests
 
 
+def real(tasks: int, rows: int, seed: int) -> dict[str, list[str]]:
+    """Sentences of film reviews, as many for each task."""
+    texts = sentences(tasks * rows, seed)
+    return {f"task{number}": texts[number * rows : (number + 1) * rows] for number in range(tasks)}
+
+
+def agreement(torch_bank: MaskBank, native: MaskBank, requests: dict[str, list[str]]) -> dict[str, Any]:
+    """How far apart the two banks answer, and whether an answer has the same bits alone."""
+    mixed_rows, other = native.logits(requests, BATCH), torch_bank.logits(requests, BATCH)
+    apart = max(float(np.abs(np.stack(mixed_rows[name]) - np.stack(other[name])).max()) for name in requests)
+    few = {name: texts[:2] for name, texts in requests.items()}
+    alone = {name: [native.logits({name: [text]})[name][0] for text in texts] for name, texts in few.items()}
+    same = all(np.array_equal(row, mixed_rows[name][place]) for name in few for place, row in enumerate(alone[name]))
+    return {"largest_difference_to_torch": apart, "same_bits_alone": same}
+
+
 def resident(kind: str, folder: Path, tasks: int, rows: int, words: int) -> int:
     """Bytes this process grows by when everything is loaded and every task has answered."""
     # The code, the tokenizer's and the allocator's own memory are there before the count begins.
@@ -145,7 +153,7 @@ def resident(kind: str, folder: Path, tasks: int, rows: int, words: int) -> int:
     before = _settled()
     loaded, ask = LOADERS[kind](folder, tasks)
     ask(mixed(1 if kind == "one checkpoint" else tasks, rows, words, 0))
-    if isinstance(loaded, MaskBank):
+    if isinstance(loaded, MaskBank) and kind != NATIVE:  # whose `use` opens the base anew, in torch
         for name in loaded.tasks:
             loaded.use(name)
     return _settled() - before
@@ -172,18 +180,18 @@ def size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def switching(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) -> dict[str, float]:
+def switching(folder: Path, bank: MaskBank, adapted: Any, tasks: int, rounds: int) -> dict[str, float]:
     """Median seconds until another task can be asked."""
     turn = itertools.count()
 
     def load_adapter() -> None:
-        lora.load_adapter(folder / "lora" / f"task{next(turn) % tasks}", adapter_name="other")
-        lora.delete_adapter("other")
+        adapted.load_adapter(folder / "lora" / f"task{next(turn) % tasks}", adapter_name="other")
+        adapted.delete_adapter("other")
 
     return in_turn(
         {
             "mask bank": lambda: bank.use(f"task{next(turn) % tasks}"),
-            "LoRA, loaded": lambda: lora.set_adapter(f"task{next(turn) % tasks}"),
+            "LoRA, loaded": lambda: adapted.set_adapter(f"task{next(turn) % tasks}"),
             "LoRA, from disk": load_adapter,
             "loading a checkpoint": lambda: load_checkpoint(folder, next(turn) % tasks),
         },
@@ -191,14 +199,14 @@ def switching(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) 
     )
 
 
-def answering(folder: Path, bank: MaskBank, lora: Any, tasks: int, rounds: int) -> dict[str, float]:
+def answering(folder: Path, bank: MaskBank, adapted: Any, tasks: int, rounds: int) -> dict[str, float]:
     """Median seconds to turn to another task and answer one text; a checkpoint is read from disk only then."""
     turn = itertools.count()
     batch = AutoTokenizer.from_pretrained(models.resolve("minilm"))("a film to remember", return_tensors="pt")
 
     def ask_lora() -> None:
-        lora.set_adapter(f"task{next(turn) % tasks}")
-        lora(**batch)
+        adapted.set_adapter(f"task{next(turn) % tasks}")
+        adapted(**batch)
 
     with torch.inference_mode():
         return in_turn(
@@ -218,7 +226,7 @@ def load_checkpoint(folder: Path, number: int) -> Any:
 
 def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, words: int, rounds: int) -> Any:
     """Everything about masks, adapters and checkpoints that were prepared."""
-    kinds = ["one checkpoint", "mask bank"] if arguments.tiny else [*LOADERS]
+    kinds = ["one checkpoint", *MEMORY_LIMITS] if arguments.tiny else [*LOADERS]
     memory = {kind: in_own_process(kind, folder, arguments, (tasks, rows, words)) for kind in kinds}
     loaded = {kind: load(folder, tasks) for kind, load in LOADERS.items() if kind != "one checkpoint"}
     kept = loaded["mask bank, weights kept"][0]
@@ -228,6 +236,10 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
     answer = answering(folder, loaded["mask bank"][0], loaded["LoRA"][0], tasks, rounds)
     requests = mixed(tasks, rows, words, arguments.seed)
     seconds = in_turn({kind: lambda ask=ask: ask(requests) for kind, (_, ask) in loaded.items()}, rounds)
+    texts = real(tasks, rows, arguments.seed)
+    real_seconds = in_turn({kind: lambda ask=ask: ask(texts) for kind, (_, ask) in loaded.items()}, max(2, rounds // 3))
+    per_second = {kind: tasks * rows / value for kind, value in real_seconds.items()}
+    best_lora = max(value for kind, value in per_second.items() if kind.startswith("LoRA"))
     one = memory["one checkpoint"]
     switch_share = switch["mask bank"] / switch["loading a checkpoint"]
     return {
@@ -244,8 +256,18 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
         "switch_and_answer_one_text_ms": {kind: round(value * 1e3, 3) for kind, value in answer.items()},
         "mixed_batch": {"rows": rows, "words": words, "tasks": len(requests)},
         "examples_per_second": {kind: round(rows / value, 1) for kind, value in seconds.items()},
-        "limits": {"switch_over_loading": SWITCH_LIMIT, "resident_over_one_model": MEMORY_LIMIT},
-        "within_limits": switch_share <= SWITCH_LIMIT and memory["mask bank"] <= MEMORY_LIMIT * one,
+        "real_texts": {"rows_of_each_task": rows, "characters": sum(map(len, itertools.chain(*texts.values())))},
+        "real_texts_per_second": {kind: round(value, 1) for kind, value in per_second.items()},
+        "native_over_lora": round(per_second[NATIVE] / best_lora, 3),
+        "agreement": agreement(loaded["mask bank"][0], loaded[NATIVE][0], texts),
+        "limits": {
+            "switch_over_loading": SWITCH_LIMIT,
+            "resident_over_one_model": MEMORY_LIMITS,
+            "native_over_lora": 1,
+        },
+        "within_limits": switch_share <= SWITCH_LIMIT
+        and all(memory[kind] <= limit * one for kind, limit in MEMORY_LIMITS.items())
+        and per_second[NATIVE] >= best_lora,
     }
 
 

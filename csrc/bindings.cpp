@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "encoder.h"
-
 using namespace slimformer;
 
 namespace {
@@ -49,12 +47,6 @@ std::shared_ptr<Rotation> make_rotation(const Array<float, 2>& cosines, const Ar
                                                {sines.data(), sines.data() + sines.size()}});
 }
 
-// An encoder, and the arrays that it looks rows up in, which Python must not forget before it.
-struct BoundEncoder {
-    std::unique_ptr<Encoder> encoder;
-    std::vector<nb::object> tables;
-};
-
 Answer answer(const BoundEncoder& bound, const Input& input, int threads, const std::string& isa) {
     const Encoder& encoder = *bound.encoder;
     const Kernels& kernels = kernels_of(isa);
@@ -68,18 +60,31 @@ Answer answer(const BoundEncoder& bound, const Input& input, int threads, const 
 
 Answer run(const BoundEncoder& bound, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
            const Array<std::int32_t, 1>& starts, int threads, const std::string& isa) {
-    need(!bound.encoder->embeddings().images, "tokens for a model of images");
+    return answer(bound, input_of(*bound.encoder, ids, types, starts), threads, isa);
+}
+
+// [images][patches][inputs of the projection]
+Answer run_images(const BoundEncoder& bound, const Array<float, 3>& patches, int threads, const std::string& isa) {
+    std::vector<std::int32_t> starts;
+    return answer(bound, images_of(*bound.encoder, patches, starts), threads, isa);
+}
+
+}  // namespace
+
+namespace slimformer {
+
+Input input_of(const Encoder& encoder, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
+               const Array<std::int32_t, 1>& starts) {
+    need(!encoder.embeddings().images, "tokens for a model of images");
     need(starts.size() >= 1 && starts.size() < 1u << 20, "where each sequence begins, and where the last one ends");
     const std::int32_t* begin = starts.data();
     const int sequences = static_cast<int>(starts.size()) - 1;
     need(static_cast<std::size_t>(begin[sequences]) == ids.size(), "sequences that end where the tokens do");
     need(!types || types->size() == ids.size(), "a type for each token");
-    return answer(bound, {ids.data(), types ? types->data() : nullptr, nullptr, begin, sequences}, threads, isa);
+    return {ids.data(), types ? types->data() : nullptr, nullptr, begin, sequences};
 }
 
-// [images][patches][inputs of the projection]
-Answer run_images(const BoundEncoder& bound, const Array<float, 3>& patches, int threads, const std::string& isa) {
-    const Encoder& encoder = *bound.encoder;
+Input images_of(const Encoder& encoder, const Array<float, 3>& patches, std::vector<std::int32_t>& starts) {
     const Embeddings& embeddings = encoder.embeddings();
     need(embeddings.images, "images for a model of texts");
     const int longest = encoder.shape().longest;
@@ -87,12 +92,12 @@ Answer run_images(const BoundEncoder& bound, const Array<float, 3>& patches, int
     need(static_cast<int>(patches.shape(1)) == longest - embeddings.words.rows &&
              static_cast<int>(patches.shape(2)) == embeddings.projection->inputs(),
          "images of another size");
-    std::vector<std::int32_t> starts(patches.shape(0) + 1);
+    starts.resize(patches.shape(0) + 1);
     for (std::size_t i = 0; i < starts.size(); i++) starts[i] = static_cast<std::int32_t>(i) * longest;
-    return answer(bound, {nullptr, nullptr, patches.data(), starts.data(), static_cast<int>(patches.shape(0))}, threads, isa);
+    return {nullptr, nullptr, patches.data(), starts.data(), static_cast<int>(patches.shape(0))};
 }
 
-}  // namespace
+}  // namespace slimformer
 
 NB_MODULE(_native, module) {
     nb::set_leak_warnings(false);  // threads that live as long as the process hold what they run
@@ -136,7 +141,8 @@ NB_MODULE(_native, module) {
 
     nb::class_<Rotation>(module, "Rotation").def(nb::new_(&make_rotation), nb::arg("cosines"), nb::arg("sines"));
 
-    nb::class_<BoundEncoder>(module, "Encoder")
+    nb::class_<BoundEncoder> encoder(module, "Encoder");
+    encoder
         .def(
             "__init__",
             [](BoundEncoder* self, int hidden, int heads, int longest, const std::string& activation, bool pre_norm,
@@ -165,7 +171,7 @@ NB_MODULE(_native, module) {
             "add_head_layer",
             [](BoundEncoder& self, std::shared_ptr<Matrix> matrix, const std::string& activation,
                const std::optional<FloatNorm>& norm) {
-                self.encoder->add_head_layer({std::move(matrix), activation_of(activation), norm.value_or(FloatNorm())});
+                self.encoder->add_head_layer({std::move(matrix), activation_of(activation), norm.value_or(FloatNorm()), nullptr});
             },
             nb::arg("matrix"), nb::arg("activation"), nb::arg("norm").none())
         .def(
@@ -186,6 +192,7 @@ NB_MODULE(_native, module) {
                 self.encoder->set_pooling(named<Pooling>("pooling", name, {"tokens", "first", "mean"}));
             },
             nb::arg("name"))
+        .def_prop_ro("bytes", [](const BoundEncoder& self) { return self.encoder->bytes(); })
         .def_prop_ro("longest", [](const BoundEncoder& self) { return self.encoder->shape().longest; })
         .def("run", &run, nb::arg("ids"), nb::arg("types").none(), nb::arg("starts"), nb::arg("threads") = 1,
              nb::arg("isa") = "")
@@ -193,4 +200,5 @@ NB_MODULE(_native, module) {
 
     bind_panels(module);
     bind_decoder(module);
+    bind_tasks(module, encoder);
 }

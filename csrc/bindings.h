@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "dispatch.h"
-#include "matrix.h"
+#include "encoder.h"
 
 namespace nb = nanobind;
 
@@ -147,8 +147,20 @@ inline Table table_of(nb::handle given) {
     return table;
 }
 
+// An encoder, and the arrays that it looks rows up in, which Python must not forget before it.
+struct BoundEncoder {
+    std::unique_ptr<Encoder> encoder;
+    std::vector<nb::object> tables;
+};
+
+// What Python hands over for a forward; the input points into the arrays, which the caller holds.
+Input input_of(const Encoder& encoder, const Array<std::int32_t, 1>& ids, const std::optional<Array<std::int32_t, 1>>& types,
+               const Array<std::int32_t, 1>& starts);
+Input images_of(const Encoder& encoder, const Array<float, 3>& patches, std::vector<std::int32_t>& starts);
+
 // Parts of the module that stand in files of their own.
 void bind_panels(nb::module_& module);
 void bind_decoder(nb::module_& module);
+void bind_tasks(nb::module_& module, nb::class_<BoundEncoder>& encoder);
 
 }  // namespace slimformer

@@ -47,20 +47,20 @@ void Workspace::hold(const Stack& stack, std::size_t tokens, int threads, std::s
     const Shape& shape = stack.shape;
     const std::size_t size = shape.hidden;
     std::size_t widest = size, inner = size, ffn = 0;
+    bool rounds = false;
     for (const Block& block : stack.blocks) {
         widest = std::max<std::size_t>(widest, std::max(block.qkv->outputs(), block.up->outputs()));
         inner = std::max<std::size_t>(inner, block.output->inputs());
         ffn = std::max<std::size_t>(ffn, block.down->inputs());
         for (const Matrix* matrix : {block.qkv.get(), block.output.get(), block.up.get(), block.down.get()})
-            bytes = std::max(bytes, matrix->scratch());
+            bytes = std::max(bytes, matrix->scratch()), rounds = rounds || matrix->rounds();
     }
     grow(hidden, tokens * size);
     grow(context, tokens * inner);
     grow(wide, tokens * widest);
     if (shape.pre_norm || stack.final_norm) grow(normed, tokens * size);
     if (shape.gated) grow(gated, tokens * ffn);
-    rows.hold(tokens, inner);
-    wide_rows.hold(tokens, ffn);
+    if (rounds) rows.hold(tokens, inner), wide_rows.hold(tokens, ffn);
     if (scratch.size() < static_cast<std::size_t>(threads)) scratch.resize(threads);
     for (auto& each : scratch)
         if (each.size() < bytes) each.resize(bytes);
@@ -108,6 +108,17 @@ void Forward::round(const Matrix& next, const float* from, int width, const Quan
     if (next.rounds()) team.share(tiles, [&](int tile) { kernels.quantize(from, tokens, width, to, tile, tile + 1); });
 }
 
+void Forward::multiply(const Block& block, Part part, const float* from, const QuantizedRows& rounded, Activation activation,
+                       float* to) const {
+    const Matrix& matrix = block.matrix(part);
+    if (mixture != nullptr) {
+        const auto& parts = mixture->rows(static_cast<std::size_t>(&block - stack.blocks.data()), part);
+        if (!parts.empty())
+            return masked_product(kernels, team, matrix, parts, from, activation, work.columns.data(), to);
+    }
+    matrix.product(kernels, team, from, rounded, tokens, activation, to, scratch);
+}
+
 const float* Forward::finish(std::size_t number) const {
     const Block& block = stack.blocks[number];
     const Block* const next = number + 1 < stack.blocks.size() ? &stack.blocks[number + 1] : nullptr;
@@ -115,7 +126,7 @@ const float* Forward::finish(std::size_t number) const {
     round(*block.output, context, block.output->inputs(), rows);
     // What is read in floats cannot be overwritten while it is.
     float* const attended = block.output->rounds() ? context : wide;
-    block.output->product(kernels, team, context, rows, tokens, Activation::none, attended, scratch);
+    multiply(block, Part::output, context, rows, Activation::none, attended);
     const float* in =
         go_on(attended, pre ? nullptr : &block.attention_norm, pre ? &block.output_norm : nullptr, block.up.get());
 
@@ -129,7 +140,7 @@ void Forward::feed_forward(const Block& block, const float* in, int used) const 
     const bool all = used == block.down->inputs();
     const Activation activation = shape.gated ? Activation::none : shape.activation;
     if (all)
-        block.up->product(kernels, team, in, rows, tokens, activation, wide, scratch);
+        multiply(block, Part::up, in, rows, activation, wide);
     else  // of a gated layer, see `check_neurons`
         block.up->product(kernels, team, in, rows, tokens, {2, used, hidden}, wide, scratch);
     float* const between = shape.gated ? work.gated.data() : wide;
@@ -138,7 +149,7 @@ void Forward::feed_forward(const Block& block, const float* in, int used) const 
                    [&](int tile) { kernels.gate(wide, used, shape.activation, between, first_row(tile), last_row(tile)); });
     round(*block.down, between, used, wide_rows);
     if (all)
-        block.down->product(kernels, team, between, wide_rows, tokens, Activation::none, context, scratch);
+        multiply(block, Part::down, between, wide_rows, Activation::none, context);
     else
         block.down->product(kernels, team, between, wide_rows, tokens, {1, hidden, used}, context, scratch);
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "matrix.h"
+#include "masks.h"
 
 namespace slimformer {
 
@@ -18,6 +18,10 @@ struct Block {
     FloatNorm attention_norm, output_norm;
     int window = 0;                             // how far attention reaches; 0 where all tokens are seen
     std::shared_ptr<const Rotation> rotation;  // none where positions are not told by turning
+
+    const Matrix& matrix(Part part) const {
+        return *(part == Part::qkv ? qkv : part == Part::output ? output : part == Part::up ? up : down);
+    }
 };
 
 struct Shape {
@@ -50,6 +54,7 @@ inline void grow(Memory<float>& floats, std::size_t size) {
 // Memory of one forward.
 struct Workspace {
     Memory<float> hidden, normed, wide, gated, context;
+    Memory<float> columns;  // rows of a pass of masked products, [tiles][inputs][16]
     RoundedRows rows, wide_rows;
     std::vector<Memory<std::uint8_t>> scratch;  // of each thread
 
@@ -109,6 +114,7 @@ struct Forward {
     const int sequences;
     std::uint8_t* const scratch;
     const std::int32_t* const neurons = nullptr;  // how many of each block are used, the first ones; all where it is null
+    const Mixture* const mixture = nullptr;  // none where all rows are multiplied with the matrices as they are
 
     const Shape& shape = stack.shape;
     const int tokens = starts[sequences], hidden = shape.hidden, tiles = parts_of(tokens, kRows);
@@ -141,13 +147,15 @@ struct Forward {
         const std::vector<Block>& blocks = stack.blocks;
         const float* in = go_on(nullptr, nullptr, shape.pre_norm ? &blocks[0].attention_norm : nullptr, blocks[0].qkv.get());
         for (std::size_t i = 0; i < blocks.size(); i++) {
-            blocks[i].qkv->product(kernels, team, in, rows, tokens, Activation::none, wide, scratch);
+            multiply(blocks[i], Part::qkv, in, rows, Activation::none, wide);
             attend(blocks[i], i);
             in = finish(i);
         }
     }
 
    private:
+    // activation(x W^T + bias) of all tokens with a matrix of a block, each row with the mask of its task.
+    void multiply(const Block& block, Part part, const float* from, const QuantizedRows& rounded, Activation activation, float* to) const;
     // What of a block comes after its attention; returns where the next one reads.
     const float* finish(std::size_t number) const;
     // Makes `context` of what a block's feed-forward layer reads, by its first neurons where not all of them are used.

@@ -5,6 +5,14 @@
 
 namespace slimformer {
 
+void Head::add(HeadLayer layer, int hidden) {
+    if (layer.matrix == nullptr || layer.matrix->inputs() != outputs(hidden))
+        throw InputError("a layer of the head reads another width than it is given");
+    layer.norm.check(layer.matrix->outputs());
+    if (layer.mask != nullptr) layer.mask->check(*layer.matrix);
+    layers.push_back(std::move(layer));
+}
+
 struct Encoder::Space : Workspace {
     Memory<float> narrow, pooled[2];
     std::vector<std::int32_t> positions;  // of each token
@@ -63,19 +71,22 @@ void Encoder::add_block(Block block) {
     stack_.add(std::move(block), 3 * inner);
 }
 
-void Encoder::add_head_layer(HeadLayer layer) {
-    if (layer.matrix == nullptr || layer.matrix->inputs() != outputs())
-        throw InputError("a layer of the head reads another width than it is given");
-    layer.norm.check(layer.matrix->outputs());
-    head_.push_back(std::move(layer));
-}
-
 void Encoder::set_position_bias(const float* bias) {
     if (!stack_.blocks.empty()) throw InputError("biases for distances after the blocks that they are checked with");
     const std::size_t distances = 2 * shape().longest - 1, row = bias_row(shape().longest);
     position_bias_.assign(shape().heads * row, 0.0f);
     for (int head = 0; head < shape().heads; head++)
         std::copy_n(bias + head * distances, distances, position_bias_.data() + head * row);
+}
+
+std::size_t Encoder::bytes() const {
+    const Embeddings& from = embeddings_;
+    std::size_t sum = from.words.bytes() + from.positions.bytes() + from.types.bytes();
+    if (from.projection != nullptr) sum += from.projection->bytes();
+    for (const Block& block : stack_.blocks)
+        for (const Part part : {Part::qkv, Part::output, Part::up, Part::down}) sum += block.matrix(part).bytes();
+    for (const HeadLayer& layer : head_.layers) sum += layer.matrix->bytes();
+    return sum;
 }
 
 void Encoder::check(const Input& input) const {
@@ -153,56 +164,123 @@ void Encoder::attend(const Forward& forward, const Block& block) const {
     });
 }
 
+void Encoder::check(const Task& task) const {
+    if (task.hidden != shape().hidden || task.blocks.size() != stack_.blocks.size())
+        throw InputError("a task of " + std::to_string(task.blocks.size()) + " blocks of " + std::to_string(task.hidden) +
+                         " on an encoder of " + std::to_string(stack_.blocks.size()) + " of " + std::to_string(shape().hidden));
+    for (std::size_t i = 0; i < task.blocks.size(); i++)
+        for (int part = 0; part < kBlockMatrices; part++)
+            if (const Mask* mask = task.blocks[i].of[part].get()) mask->check(stack_.blocks[i].matrix(static_cast<Part>(part)));
+}
+
+Mixture Encoder::mix(const Input& input, const Task* const* tasks, Space& space) const {
+    Mixture mixture;
+    mixture.matrices.resize(stack_.blocks.size() * kBlockMatrices);
+    std::vector<int> widest(mixture.matrices.size());
+    for (int first = 0, last, tile = 0; first < input.sequences; first = last) {
+        for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
+        check(*tasks[first]);
+        for (int row = input.starts[first], end = input.starts[last]; row < end;) {
+            if (tile == kTilesOfPass) tile = 0;
+            MaskedRows rows = {row, std::min<int>(end, row + (kTilesOfPass - tile) * kLanes), tile, nullptr};
+            for (std::size_t i = 0; i < widest.size(); i++) {
+                rows.mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
+                mixture.matrices[i].push_back(rows);
+                if (rows.mask != nullptr) widest[i] = rows.mask->inputs();
+            }
+            tile += rows.tiles();
+            row = rows.last;
+        }
+    }
+    for (std::size_t i = 0; i < widest.size(); i++)
+        if (widest[i] == 0) mixture.matrices[i].clear();
+    const int inputs = widest.empty() ? 0 : *std::max_element(widest.begin(), widest.end());
+    grow(space.columns, static_cast<std::size_t>(kTilesOfPass) * kLanes * inputs);
+    return mixture;
+}
+
+void Encoder::forward(const Kernels& kernels, Pool& pool, int threads, const Input& input, Space& space,
+                      const Mixture* mixture) const {
+    space.hold(*this, input, std::max(1, std::min(threads, pool.threads())));
+    pool.run(threads, [&](Team& team, int thread) {
+        const Forward forward = {stack_,       kernels,         team, space, input.starts, input.sequences,
+                                 space.scratch[thread].data(), nullptr, mixture};
+        embed(forward, input, space);
+        forward.run([&](const Block& block, std::size_t) { attend(forward, block); });
+    });
+}
+
 void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& input, float* out) const {
     if (input.sequences == 0) return;
     if (stack_.blocks.empty()) throw InputError("an encoder without blocks");
     check(input);
     const StandardFloats floats;
     std::unique_ptr<Space> space = kept_.take();
-    space->hold(*this, input, std::max(1, std::min(threads, pool.threads())));
-    pool.run(threads, [&](Team& team, int thread) {
-        const Forward forward = {stack_, kernels, team, *space, input.starts, input.sequences, space->scratch[thread].data()};
-        embed(forward, input, *space);
-        forward.run([&](const Block& block, std::size_t) { attend(forward, block); });
-    });
-    answer(kernels, input, *space, out);
+    forward(kernels, pool, threads, input, *space, nullptr);
+    answer(kernels, input, *space, head_, 0, input.sequences, out);
     kept_.keep(std::move(space));
 }
 
-void Encoder::answer(const Kernels& kernels, const Input& input, Space& space, float* out) const {
-    const int hidden = shape().hidden;
+void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& input, const Task* const* tasks, float* out) const {
+    if (input.sequences == 0) return;
+    if (stack_.blocks.empty()) throw InputError("an encoder without blocks");
+    check(input);
+    const StandardFloats floats;
+    std::unique_ptr<Space> space = kept_.take();
+    const Mixture mixture = mix(input, tasks, *space);
+    forward(kernels, pool, threads, input, *space, &mixture);
+    for (int first = 0, last; first < input.sequences; first = last) {
+        for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
+        out += answer(kernels, input, *space, tasks[first]->head, first, last, out);
+    }
+    kept_.keep(std::move(space));
+}
+
+std::size_t Encoder::answer(const Kernels& kernels, const Input& input, Space& space, const Head& head, int first_sequence,
+                            int last_sequence, float* out) const {
+    const int hidden = shape().hidden, begin = input.starts[first_sequence];
     const float* x = stack_.final_norm ? space.normed.data() : space.hidden.data();
-    const int count = pooling_ == Pooling::tokens ? input.tokens() : input.sequences;
+    const bool tokens = head.pooling == Pooling::tokens;
+    const int count = tokens ? input.starts[last_sequence] - begin : last_sequence - first_sequence;
     Memory<float>* pooled = space.pooled;
     grow(pooled[0], static_cast<std::size_t>(count) * hidden);
     for (int i = 0; i < count; i++) {
         float* to = pooled[0].data() + static_cast<std::size_t>(i) * hidden;
-        const int first = pooling_ == Pooling::tokens ? i : input.starts[i];
+        const int first = tokens ? begin + i : input.starts[first_sequence + i];
         std::copy_n(x + static_cast<std::size_t>(first) * hidden, hidden, to);
-        if (pooling_ != Pooling::mean) continue;
-        for (int token = first + 1; token < input.starts[i + 1]; token++)
+        if (head.pooling != Pooling::mean) continue;
+        const int end = input.starts[first_sequence + i + 1];
+        for (int token = first + 1; token < end; token++)
             for (int j = 0; j < hidden; j++) to[j] += x[static_cast<std::size_t>(token) * hidden + j];
-        const float length = static_cast<float>(input.starts[i + 1] - first);
+        const float length = static_cast<float>(end - first);
         for (int j = 0; j < hidden; j++) to[j] /= length;
     }
     Team alone(1);
     int here = 0;
-    for (const HeadLayer& layer : head_) {
+    for (const HeadLayer& layer : head.layers) {
         const Matrix& matrix = *layer.matrix;
         grow(pooled[1 - here], static_cast<std::size_t>(count) * matrix.outputs());
         const float* from = pooled[here].data();
         float* to = pooled[1 - here].data();
-        RoundedRows rounded;
-        if (matrix.rounds()) {
-            rounded.hold(count, matrix.inputs());
-            kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
+        if (layer.mask != nullptr) {
+            const std::vector<MaskedRows> rows = {{0, count, 0, layer.mask.get()}};
+            Memory<float> columns(static_cast<std::size_t>(rows[0].tiles()) * kLanes * matrix.inputs());
+            masked_product(kernels, alone, matrix, rows, from, layer.activation, columns.data(), to);
+        } else {
+            RoundedRows rounded;
+            if (matrix.rounds()) {
+                rounded.hold(count, matrix.inputs());
+                kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
+            }
+            Memory<std::uint8_t> scratch(matrix.scratch());
+            matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
         }
-        Memory<std::uint8_t> scratch(matrix.scratch());
-        matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
         if (layer.norm) kernels.norm(to, nullptr, matrix.outputs(), layer.norm.view(), to, 0, count);
         here = 1 - here;
     }
-    std::copy_n(pooled[here].data(), static_cast<std::size_t>(count) * outputs(), out);
+    const std::size_t answers = static_cast<std::size_t>(count) * head.outputs(hidden);
+    std::copy_n(pooled[here].data(), answers, out);
+    return answers;
 }
 
 }  // namespace slimformer

@@ -10,9 +10,28 @@ struct HeadLayer {
     SharedMatrix matrix;
     Activation activation = Activation::none;
     FloatNorm norm;
+    SharedMask mask;  // none where all of the matrix is kept
 };
 
 enum class Pooling : int { tokens, first, mean };
+
+// What follows the blocks.
+struct Head {
+    std::vector<HeadLayer> layers;
+    Pooling pooling = Pooling::tokens;
+
+    // Refuses a layer that does not fit behind what is there; the first one reads `hidden` numbers.
+    void add(HeadLayer layer, int hidden);
+    int outputs(int hidden) const { return layers.empty() ? hidden : layers.back().matrix->outputs(); }
+};
+
+// What a task has of its own on an encoder that many tasks share: a mask of any matrix, and a head. Whether it fits an
+// encoder is asked when the two are run.
+struct Task {
+    int hidden = 0;
+    std::vector<BlockMasks> blocks;
+    Head head;
+};
 
 // What the first hidden states are made of. Of texts the words are looked up; of images the words are the tokens before
 // the patches, and the patches are what is projected.
@@ -41,34 +60,44 @@ class Encoder {
     ~Encoder();
 
     void add_block(Block block);
-    void add_head_layer(HeadLayer layer);
-    void set_pooling(Pooling pooling) { pooling_ = pooling; }
+    void add_head_layer(HeadLayer layer) { head_.add(std::move(layer), shape().hidden); }
+    void set_pooling(Pooling pooling) { head_.pooling = pooling; }
     void set_final_norm(FloatNorm norm) { stack_.set_final_norm(std::move(norm)); }
     // Added to the scores of each head, by the distance of a key: [heads][2 * longest - 1].
     void set_position_bias(const float* bias);
 
     const Shape& shape() const { return stack_.shape; }
     const Embeddings& embeddings() const { return embeddings_; }
-    int outputs() const { return head_.empty() ? stack_.shape.hidden : head_.back().matrix->outputs(); }
-    Pooling pooling() const { return pooling_; }
+    int outputs() const { return head_.outputs(shape().hidden); }
+    Pooling pooling() const { return head_.pooling; }
+    // Of its matrices and tables.
+    std::size_t bytes() const;
 
     // `out` has a row for each sequence, or for each token where nothing is pooled.
     void run(const Kernels& kernels, Pool& pool, int threads, const Input& input, float* out) const;
+    // The same for sequences of several tasks, each with the masks and the head of its own: `tasks` has one for each, and
+    // `out` their answers one after the other. It is fastest where sequences of a task follow each other.
+    void run(const Kernels& kernels, Pool& pool, int threads, const Input& input, const Task* const* tasks, float* out) const;
 
    private:
     struct Space;
 
     void check(const Input& input) const;
+    void check(const Task& task) const;
+    // Which rows belong to which task.
+    Mixture mix(const Input& input, const Task* const* tasks, Space& space) const;
+    void forward(const Kernels& kernels, Pool& pool, int threads, const Input& input, Space& space, const Mixture* mixture) const;
     void embed(const Forward& forward, const Input& input, Space& space) const;
     void attend(const Forward& forward, const Block& block) const;
-    // Pooling and head: little work, which one thread does outside the parallel region, since it may need memory.
-    void answer(const Kernels& kernels, const Input& input, Space& space, float* out) const;
+    // Pooling and head for sequences `first` to `last`: little work, which one thread does outside the parallel region,
+    // since it may need memory. Returns how many floats there are.
+    std::size_t answer(const Kernels& kernels, const Input& input, Space& space, const Head& head, int first, int last,
+                       float* out) const;
 
     Stack stack_;
     Embeddings embeddings_;
     std::vector<float> position_bias_;
-    std::vector<HeadLayer> head_;
-    Pooling pooling_ = Pooling::tokens;
+    Head head_;
     mutable Kept<Space> kept_;
 };
 

@@ -67,6 +67,14 @@ struct FloatMatrix {
     Whole whole = {};
 };
 
+// What a task keeps of a matrix of floats. Of each output the inputs are listed that it drops, or those that it keeps where
+// these are fewer: a byte for each, how many inputs lie between it and the one before; 255 skips as many and lists none.
+struct MaskRows {
+    const std::uint32_t* starts = nullptr;  // [outputs + 1], of the bytes of an output; null where all is kept
+    const std::uint8_t* gaps = nullptr;
+    const std::uint8_t* keeps = nullptr;  // [outputs], 1 where the listed inputs are kept, else 0
+};
+
 // Rows of activations as int8, 127 standing for the largest magnitude of the row. Six rows form a tile, the last one
 // has fewer: [inputs / 4][rows of the tile][4], inputs rounded up to 16.
 struct QuantizedRows {
@@ -175,6 +183,13 @@ struct Kernels {
     // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs], for [rows][inputs] floats.
     void (*floats)(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first,
                    int last);
+
+    // Masks panels `first` to `last` of x W^T + bias, [rows][outputs], in place, and applies the activation. `columns` has
+    // the rows 16 side by side, [rows / 16, rounded up][inputs][16]. With d the sum of x w over the listed inputs of an
+    // output, in their order, one fused multiply-add for each from 0 on: x W^T + bias - d where they are dropped, else
+    // bias + d.
+    void (*mask)(const float* columns, int rows, const FloatMatrix& w, const MaskRows& listed, Activation activation,
+                 float* out, int first, int last);
 
     // Norm of x + residual over `width` floats, for rows `first` to `last`; `residual` may be null, `out` may be `x`.
     void (*norm)(const float* x, const float* residual, int width, const Norm& norm, float* out, int first, int last);

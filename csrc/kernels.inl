@@ -361,6 +361,93 @@ void floats(const float* x, int rows, const FloatMatrix& w, Activation activatio
     }
 }
 
+// Vectors of 16 rows that go through the listed inputs together: a sum waits for the one before it.
+constexpr int kMaskVectors = 4;
+
+inline float as_float(float weight) { return weight; }
+inline float as_float(std::uint16_t bfloat16) { return widened(bfloat16); }
+
+// Sums over the inputs that bytes from `gap` to `end` list, times `sign`, of the rows of some vectors; the weights of the
+// output are every 16th.
+template <int vectors, class Weight>
+inline void sum_listed(const float* columns, std::size_t inputs, const Weight* weights, const std::uint8_t* gap,
+                       const std::uint8_t* end, float sign, float* to) {
+    Floats sums[vectors];
+    repeat<vectors>([&](auto i) { sums[i] = fill(0.0f); });
+    std::size_t k = 0;
+    for (; gap != end; gap++) {
+        k += *gap;
+        if (*gap == 255) continue;
+        const Floats weight = fill(as_float(weights[k * kColumns]));
+        const float* const here = columns + k * kLanes;
+        repeat<vectors>([&](auto i) { sums[i] = fma(load(here + i * inputs * kLanes), weight, sums[i]); });
+        k++;
+    }
+    repeat<vectors>([&](auto i) { store(to + i * kColumns * kLanes, sums[i] * fill(sign)); });
+}
+
+// One panel of the rows of some vectors, `count` of them, whose output and `columns` begin with the first.
+template <int vectors, class Weight>
+inline void mask_tile(const float* columns, int count, const FloatMatrix& w, const Weight* panel, const MaskRows& listed,
+                      int column, Activation activation, float* out) {
+    const int width = w.outputs - column < kColumns ? w.outputs - column : kColumns;
+    alignas(64) float sums[vectors * kColumns * kLanes] = {}, keeps[kColumns] = {};
+    for (int i = 0; i < width; i++) {
+        const std::uint32_t* const starts = listed.starts + column + i;
+        keeps[i] = listed.keeps[column + i];
+        sum_listed<vectors>(columns, w.inputs, panel + i, listed.gaps + starts[0], listed.gaps + starts[1],
+                            keeps[i] > 0.0f ? 1.0f : -1.0f, sums + i * kLanes);
+    }
+    const Floats kept = load(keeps), bias = load(w.bias + column);
+    with_activation(activation, [&](auto which) {
+        for (int row = 0; row < count; row++) {
+            float* const to = out + static_cast<std::size_t>(row) * w.outputs + column;
+            alignas(64) float part[kColumns];
+            const float* const from = sums + row / kLanes * kColumns * kLanes + row % kLanes;
+            for (int i = 0; i < kColumns; i++) part[i] = from[i * kLanes];
+            const Floats begin = where_less(fill(0.0f), kept, bias, load_part(to, width));
+            store_part(to, activate<decltype(which)::value>(begin + load(part)), width);
+        }
+    });
+}
+
+template <class Weight>
+inline void mask_panels(const float* columns, int rows, const FloatMatrix& w, const Weight* weights,
+                        const MaskRows& listed, Activation activation, float* out, int first, int last) {
+    constexpr int at_once = kMaskVectors * kLanes;
+    for (int number = first; number < last; number++)
+        for (int row = 0; row < rows; row += at_once) {
+            const int count = rows - row < at_once ? rows - row : at_once;
+            with_count<kMaskVectors>((count + kLanes - 1) / kLanes, [&](auto vectors) {
+                mask_tile<decltype(vectors)::value>(columns + static_cast<std::size_t>(row) * w.inputs, count, w,
+                                                    weights + static_cast<std::size_t>(number) * kColumns * w.inputs, listed,
+                                                    number * kColumns, activation,
+                                                    out + static_cast<std::size_t>(row) * w.outputs);
+            });
+        }
+}
+
+inline void activate_panels(int rows, const FloatMatrix& w, Activation activation, float* out, int first, int last) {
+    if (activation == Activation::none) return;
+    const int end = last * kColumns < w.outputs ? last * kColumns : w.outputs;
+    with_activation(activation, [&](auto which) {
+        for (int row = 0; row < rows; row++)
+            for (int column = first * kColumns; column < end; column += kColumns) {
+                float* const to = out + static_cast<std::size_t>(row) * w.outputs + column;
+                store_part(to, activate<decltype(which)::value>(load_part(to, end - column)), end - column);
+            }
+    });
+}
+
+void mask(const float* columns, int rows, const FloatMatrix& w, const MaskRows& listed, Activation activation, float* out,
+          int first, int last) {
+    if (listed.starts == nullptr) return activate_panels(rows, w, activation, out, first, last);
+    if (w.floats != nullptr)
+        mask_panels(columns, rows, w, w.floats, listed, activation, out, first, last);
+    else
+        mask_panels(columns, rows, w, w.bfloat16, listed, activation, out, first, last);
+}
+
 void gate(const float* x, int width, Activation activation, float* out, int first, int last) {
     with_activation(activation, [&](auto which) {
         for (int row = first; row < last; row++) {

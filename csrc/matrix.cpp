@@ -207,25 +207,21 @@ std::shared_ptr<Matrix> Matrix::select(const std::int32_t* chosen, int count) co
     return made;
 }
 
+FloatMatrix Matrix::floats() const {
+    return {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
+}
+
 std::size_t Matrix::bytes() const {
     return panels_.size() + 2 * bfloat16_.size() + 4 * (floats_.size() + scales_.size() + bias_.size());
 }
 
-namespace {
-
-// Panels that a thread takes at once.
 int panels_at_once(int rows, int inputs) {
     const std::int64_t panel = static_cast<std::int64_t>(rows) * inputs * kColumns;
     const std::int64_t enough = std::max<std::int64_t>(1, kShare / std::max<std::int64_t>(1, panel));
     return static_cast<int>(padded(enough, kMostPanels));
 }
 
-// Calls `work(first, last)` for all panels, over the threads of a team.
-template <class Work>
-void share_panels(Team& team, int outputs, int inputs, int rows, const Work& work) {
-    const int panels = parts_of(outputs, kColumns), size = panels_at_once(rows, inputs);
-    team.share(parts_of(panels, size), [&](int part) { work(part * size, std::min(panels, (part + 1) * size)); });
-}
+namespace {
 
 void share_codes(const Kernels& kernels, Team& team, const CodeMatrix& codes, const QuantizedRows& rounded, int rows,
                  Activation activation, float* out, std::uint8_t* scratch) {
@@ -239,9 +235,9 @@ void share_codes(const Kernels& kernels, Team& team, const CodeMatrix& codes, co
 void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                      Activation activation, float* out, std::uint8_t* scratch) const {
     if (rounds()) return share_codes(kernels, team, codes(), rounded, rows, activation, out, scratch);
-    const FloatMatrix floats = {outputs_, inputs_, bfloat16_.empty() ? floats_.data() : nullptr, bfloat16_.data(), bias_.data()};
+    const FloatMatrix matrix = floats();
     share_panels(team, outputs_, inputs_, rows,
-                 [&](int first, int last) { kernels.floats(x, rows, floats, activation, out, first, last); });
+                 [&](int first, int last) { kernels.floats(x, rows, matrix, activation, out, first, last); });
 }
 
 void Matrix::product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
@@ -289,6 +285,14 @@ void Matrix::multiply(const Kernels& kernels, Pool& pool, int threads, const flo
     if (rows < 0 || rows >= kMost) throw InputError("too many rows at once");
     pool.run(threads,
              [&](Team& team, int) { product(kernels, team, x, QuantizedRows(), rows, activation, out, nullptr); });
+}
+
+std::size_t Table::bytes() const {
+    if (rows == 0) return 0;
+    const std::size_t row = floats != nullptr     ? 4 * static_cast<std::size_t>(columns)
+                            : bfloat16 != nullptr ? 2 * static_cast<std::size_t>(columns)
+                                                  : packed.row_bytes() + 4 * packed.groups();
+    return rows * row;
 }
 
 void Table::add_row(int row, float* to) const {

@@ -106,6 +106,19 @@ struct Prefix {
     int inputs = 0;
 };
 
+// Panels that a thread takes at once.
+int panels_at_once(int rows, int inputs);
+
+// Calls `work(first, last)` for all panels, over the threads of a team.
+template <class Work>
+void share_panels(Team& team, int outputs, int inputs, int rows, const Work& work) {
+    const int panels = parts_of(outputs, kColumns), size = panels_at_once(rows, inputs);
+    team.share(parts_of(panels, size), [&](int part) {
+        const int first = part * size;
+        work(first, panels - first < size ? panels : first + size);
+    });
+}
+
 // A matrix that owns its panels; several matrices that read the same input may be one.
 class Matrix {
    public:
@@ -127,6 +140,8 @@ class Matrix {
     std::size_t bytes() const;
     // What it is made of, where it rounds: its memory, which it must outlive.
     CodeMatrix codes() const;
+    // Likewise where it does not.
+    FloatMatrix floats() const;
     // Bytes that each thread needs for a product.
     std::size_t scratch() const { return rounds() ? scratch_bytes(inputs_, codes_.bits) : 0; }
 
@@ -137,6 +152,16 @@ class Matrix {
     // The same by a part of the matrix; the outputs of its parts lie one after the other in a row of the answer.
     void product(const Kernels& kernels, Team& team, const float* x, const QuantizedRows& rounded, int rows,
                  const Prefix& prefix, float* out, std::uint8_t* scratch) const;
+
+    // x W^T + bias of a matrix of floats; `after(floats, first, last)` is called by the thread that computed those panels.
+    template <class After>
+    void product(const Kernels& kernels, Team& team, const float* x, int rows, float* out, const After& after) const {
+        const FloatMatrix matrix = floats();
+        share_panels(team, outputs_, inputs_, rows, [&](int first, int last) {
+            kernels.floats(x, rows, matrix, Activation::none, out, first, last);
+            after(matrix, first, last);
+        });
+    }
 
     // The same by itself, for [rows][inputs] floats.
     void multiply(const Kernels& kernels, Pool& pool, int threads, const float* x, int rows, Activation activation,
@@ -173,6 +198,7 @@ struct Table {
 
     void check() const;
     void add_row(int row, float* to) const;
+    std::size_t bytes() const;
 };
 
 // A norm over the last axis; none where it has no weights.

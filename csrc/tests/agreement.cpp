@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "../dispatch.h"
+#include "../masks.h"
 
 using namespace slimformer;
 
@@ -277,6 +278,35 @@ void check_part(Draw& draw, Checksum& checksum) {
     draw.one_in(2) ? check_part_of_floats(part, draw, checksum) : check_part_of_codes(part, draw, checksum);
 }
 
+// What is listed of a matrix, from nothing over gaps of more than a byte to all of it, taken off products.
+void check_mask(Draw& draw, Checksum& checksum) {
+    const int rows = draw.between(1, 150), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
+    const int panels = (outputs + kColumns - 1) / kColumns, dropped = draw.one_in(2) ? 20 : draw.between(1, 300);
+    const bool bfloat16 = draw.one_in(2), whole = draw.one_in(10), none = !whole && draw.one_in(10);
+    const auto activation = static_cast<Activation>(draw.between(0, 5));
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(outputs) * inputs);
+    for (std::uint8_t& each : kept) each = whole || (!none && !draw.one_in(dropped));
+    if (draw.one_in(3))  // some outputs list what they keep
+        for (int i = 0; i < outputs; i++)
+            for (int k = 0; k < inputs && i % 3 == 0; k++) kept[i * inputs + k] = !kept[i * inputs + k];
+    const Mask mask(outputs, inputs, kept.data());
+    const std::vector<float> columns = draw.floats(padded(rows, kLanes) * inputs);
+    const std::vector<float> weights = draw.floats(static_cast<std::size_t>(panels) * kColumns * inputs);
+    const std::vector<float> bias = draw.floats(static_cast<std::size_t>(panels) * kColumns);
+    const std::vector<float> products = draw.floats(static_cast<std::size_t>(rows) * outputs);
+    std::vector<std::uint16_t> upper(weights.size());
+    for (std::size_t i = 0; i < upper.size(); i++) upper[i] = static_cast<std::uint16_t>(bits_of(weights[i]) >> 16);
+    const FloatMatrix w = {outputs, inputs, bfloat16 ? nullptr : weights.data(), upper.data(), bias.data()};
+    const int first = draw.between(0, panels - 1);
+    const MaskRows listed = draw.one_in(8) ? MaskRows() : mask.view();
+    compare("masked products", text({rows, inputs, outputs}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(products);
+        out.resize(out.size() + kBehind, 77.0f);
+        set.mask(columns.data(), rows, w, listed, activation, out.data(), first, panels);
+        return out;
+    });
+}
+
 void check_gate(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 8), width = draw.between(1, 200);
     const auto activation = static_cast<Activation>(draw.between(0, 5));
@@ -376,8 +406,9 @@ int main(int count, char** arguments) {
     const struct {
         const char* name;
         void (*check)(Draw&, Checksum&);
-    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats}, {"part", check_part},
-                   {"norm", check_norm},         {"gate", check_gate},       {"attend", check_attend}, {"attend_kept", check_attend_kept}};
+    } kernels[] = {{"quantize", check_quantize}, {"codes", check_codes}, {"floats", check_floats},
+                   {"part", check_part},         {"mask", check_mask},   {"norm", check_norm},
+                   {"gate", check_gate},         {"attend", check_attend}, {"attend_kept", check_attend_kept}};
     for (const auto& kernel : kernels) {
         Draw draw(seed);
         Checksum checksum;

@@ -214,7 +214,55 @@ Block draw_block(Bytes& bytes, const Shape& shape, bool rounds) {
     return block;
 }
 
-std::vector<float> run_input(Bytes& bytes, const Encoder& encoder, const Kernels& kernels, Pool& pool, int threads) {
+SharedMask draw_mask(Bytes& bytes, const Matrix& matrix) {
+    if (matrix.rounds() ? !bytes.one_in(64) : bytes.one_in(3)) return nullptr;  // of codes there are none
+    const int outputs = bytes.mostly(matrix.outputs()), inputs = bytes.mostly(matrix.inputs()), most = bytes.between(0, 20);
+    const std::size_t count = outputs > 0 && inputs > 0 ? affordable(1.0 * outputs * inputs) : 0;
+    const auto kept = bytes.numbers<std::uint8_t>(count, 0, most);
+    return std::make_shared<Mask>(outputs, inputs, kept.data());
+}
+
+// Masks of some blocks and a head; of an encoder of no blocks, none.
+Task draw_task(Bytes& bytes, const std::vector<Block>& blocks, int hidden) {
+    Task task = {bytes.mostly(hidden), {}, {}};
+    const int usual = static_cast<int>(blocks.size()), count = blocks.empty() ? 0 : std::min(5, bytes.mostly(usual));
+    for (int i = 0; i < count; i++) {
+        const Block& block = blocks[std::min(i, usual - 1)];
+        task.blocks.push_back({{draw_mask(bytes, *block.qkv), draw_mask(bytes, *block.output), draw_mask(bytes, *block.up),
+                                draw_mask(bytes, *block.down)}});
+    }
+    for (int layers = bytes.between(0, 2); layers-- > 0;) {
+        const int outputs = bytes.size();
+        HeadLayer layer = {draw_matrix(bytes, outputs, task.head.outputs(task.hidden), bytes.one_in(8)), draw_activation(bytes), {}, nullptr};
+        if (bytes.one_in(2)) layer.mask = draw_mask(bytes, *layer.matrix);
+        if (bytes.one_in(3)) layer.norm = draw_norm(bytes, outputs);
+        task.head.add(std::move(layer), task.hidden);
+    }
+    task.head.pooling = static_cast<Pooling>(bytes.between(0, 2));
+    return task;
+}
+
+// Sequences of several tasks, in any order.
+std::vector<float> run_mixed(Bytes& bytes, const Encoder& encoder, const Input& input, const std::vector<Block>& blocks,
+                             const Kernels& kernels, Pool& pool, int threads) {
+    std::vector<Task> tasks;
+    for (int count = bytes.between(1, 3); count-- > 0;) tasks.push_back(draw_task(bytes, blocks, encoder.shape().hidden));
+    std::vector<const Task*> chosen;
+    check_starts(input.starts, input.sequences, encoder.shape().longest);
+    double count = 0;
+    for (int i = 0; i < input.sequences; i++) {
+        const Task& task = tasks[bytes.between(0, static_cast<int>(tasks.size()) - 1)];
+        chosen.push_back(&task);
+        const int rows = task.head.pooling == Pooling::tokens ? input.starts[i + 1] - input.starts[i] : 1;
+        count += 1.0 * rows * task.head.outputs(task.hidden);
+    }
+    std::vector<float> out(affordable(count));
+    encoder.run(kernels, pool, threads, input, chosen.data(), out.data());
+    return out;
+}
+
+std::vector<float> run_input(Bytes& bytes, const Encoder& encoder, const std::vector<Block>& blocks, const Kernels& kernels,
+                             Pool& pool, int threads) {
     const Embeddings& embeddings = encoder.embeddings();
     const bool images = embeddings.images;
     const int longest = encoder.shape().longest, words = embeddings.words.rows;
@@ -233,6 +281,7 @@ std::vector<float> run_input(Bytes& bytes, const Encoder& encoder, const Kernels
         patches = bytes.floats(affordable(count * embeddings.projection->inputs()));
         input.patches = patches.data();
     }
+    if (bytes.one_in(2)) return run_mixed(bytes, encoder, input, blocks, kernels, pool, threads);
     const double rows = encoder.pooling() == Pooling::tokens ? static_cast<double>(tokens) : input.sequences;
     std::vector<float> out(affordable(rows * encoder.outputs()));
     encoder.run(kernels, pool, threads, input, out.data());
@@ -258,20 +307,23 @@ std::vector<float> run_encoder(Bytes bytes, const Kernels& kernels, Pool& pool, 
         const std::vector<float> bias = bytes.floats(affordable(shape.heads * (2.0 * shape.longest - 1)));
         encoder.set_position_bias(bias.data());
     }
-    for (int blocks = bytes.mostly(bytes.between(1, 2)); blocks > 0 && blocks < 5; blocks--)
-        encoder.add_block(draw_block(bytes, shape, rounds));
+    std::vector<Block> blocks;
+    for (int count = bytes.mostly(bytes.between(1, 2)); count > 0 && count < 5; count--) {
+        blocks.push_back(draw_block(bytes, shape, rounds));
+        encoder.add_block(blocks.back());
+    }
     if (shape.pre_norm && bytes.one_in(2)) encoder.set_final_norm(draw_norm(bytes, hidden));
     for (int layers = bytes.between(0, 2); layers-- > 0;) {
         const int outputs = bytes.size();
-        HeadLayer layer = {draw_matrix(bytes, outputs, encoder.outputs(), bytes.one_in(2)), draw_activation(bytes), {}};
+        HeadLayer layer = {draw_matrix(bytes, outputs, encoder.outputs(), bytes.one_in(2)), draw_activation(bytes), {}, nullptr};
         if (bytes.one_in(3)) layer.norm = draw_norm(bytes, outputs);
         encoder.add_head_layer(std::move(layer));
     }
     encoder.set_pooling(static_cast<Pooling>(bytes.between(0, 2)));
 
-    std::vector<float> all = run_input(bytes, encoder, kernels, pool, threads);
+    std::vector<float> all = run_input(bytes, encoder, blocks, kernels, pool, threads);
     if (bytes.one_in(4)) {  // with the memory of the first
-        const std::vector<float> more = run_input(bytes, encoder, kernels, pool, threads);
+        const std::vector<float> more = run_input(bytes, encoder, blocks, kernels, pool, threads);
         all.insert(all.end(), more.begin(), more.end());
     }
     return all;

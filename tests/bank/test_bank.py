@@ -27,32 +27,8 @@ from slimformer.methods.mask.scores import Masking
 from tests import corpus, runs, zoo
 from tests.artifact.corrupting import agree
 from tests.artifact.forging import edit, resum
+from tests.bank.shelf import QUESTIONS, QUICK, TEXTS, expected
 from tests.methods.test_every_kind import generated
-
-QUICK = {"max_steps": 3, "batch_size": 8, "lr": 0.05, "blocks": "1-", "quiet": True}
-TEXTS = ["the film was good", "dull", "a very poor plot and a great end but not the cast", "fine"]
-QUESTIONS = {
-    "classification": TEXTS,
-    "regression": TEXTS,
-    "tagging": [*TEXTS, ["the", "film"]],
-    "multiple-choice": [("the film", ["good", "bad"]), ("a plot", ["dull", "fine", "great"])],
-    "question-answering": [("the end", "the film was good"), ("a plot", "a great cast and a dull plot")],
-    "pruned": TEXTS,
-}
-
-
-@pytest.fixture(scope="module")
-def shelf(tmp_path_factory):
-    """A base and a mask for each kind of task, one of them with neurons and heads removed."""
-    folder = tmp_path_factory.mktemp("bank")
-    corpus.model_folder(folder / "base")
-    for kind in QUESTIONS:
-        (folder / f"{kind}-data").mkdir()
-        name = "classification" if kind == "pruned" else kind
-        data = generated(name, folder / f"{kind}-data")
-        more = {"structured": "both", "sparsity": 0.5} if kind == "pruned" else {}
-        slimformer.mask(model=folder / "base", task=name, data=data, out=folder / kind, **QUICK, **more)
-    return folder
 
 
 @pytest.fixture
@@ -61,28 +37,6 @@ def bank(shelf):
     for kind in QUESTIONS:
         bank.add(kind, shelf / kind)
     return bank
-
-
-def expected(folder, kind, questions):
-    """What the task's own model gives, one question at a time."""
-    loaded = slimformer.load(folder / kind)
-    read, model = loaded.processor, loaded.model
-    rows = []
-    for question in questions:
-        if kind == "multiple-choice":
-            batch = read([question[0]] * len(question[1]), question[1], padding=True, return_tensors="pt")
-            batch = {name: value[None] for name, value in batch.items()}
-        elif kind == "tagging":
-            words = question.split() if isinstance(question, str) else question
-            batch = read([words], is_split_into_words=True, return_tensors="pt")
-        else:
-            batch = read(
-                *([question[0]], [question[1]]) if isinstance(question, tuple) else [question], return_tensors="pt"
-            )
-        with torch.no_grad():
-            output = model(**batch)
-        rows.append(output.start_logits[0] if kind == "question-answering" else output.logits[0])
-    return rows
 
 
 @pytest.mark.slow

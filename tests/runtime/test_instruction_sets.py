@@ -52,7 +52,7 @@ def compare(*command):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     first, *kernels = done.stdout.splitlines()
-    assert len(kernels) == 8
+    assert len(kernels) == 9
     return first.removeprefix("compared:").split(), kernels
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact import merge
@@ -12,12 +13,14 @@ from slimformer.artifact.layout import MASK
 from slimformer.artifact.loading import architecture_of
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
-from slimformer.bank.prediction import predict
+from slimformer.bank.native import NativeBase, NativeTask
+from slimformer.bank.prediction import predict, run_in_torch
 from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask
 from slimformer.config import check_count
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
 from slimformer.inference.door import look_up, open_model
+from slimformer.inference.native import is_native, refuse_with_engine
 from slimformer.models import located
 from slimformer.models.settings import as_device
 
@@ -39,6 +42,10 @@ class MaskBank:
     runs, unless `memory_limit` leaves room for them: then `use` makes all of them once and keeps them, and lets go of
     those used longest ago when there is no more room.
 
+    With `engine="native"` the native engine answers: rows of all tasks share one product with each matrix of the base,
+    and each task takes off the few per cent that it drops, kept as a byte for each. There is no padding, batches are of
+    rows of like length whatever their tasks, and an answer has the same bits alone and in any batch.
+
     The bank may be used from several threads: `add` and `remove` take effect between two lookups, and a call that has
     its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the memory of
     the base, so it is for inference only, and its weights must not be changed in place: whatever is asked of the bank
@@ -51,6 +58,7 @@ class MaskBank:
         device: Where the base goes; the CPU when not given.
         cast_base: Whether the base may be that of the masks cast to 16 bits, which changes answers a little.
         check: Whether masks must answer as recorded at saving; their sums are compared in any case.
+        engine: `native` for the native engine, which has no `memory_limit` and no `device`; torch when not given.
 
     Example:
         >>> bank = MaskBank("minilm")
@@ -67,18 +75,22 @@ class MaskBank:
         device: str | torch.device | None = None,
         cast_base: bool = False,
         check: bool = True,
+        engine: str | None = None,
     ) -> None:
+        self._is_native = is_native(engine)
         if type(memory_limit) is not int or memory_limit < 0:
             raise ConfigError(f"`memory_limit` is `{describe(memory_limit)}`; give a number of bytes, 0 or more")
+        if self._is_native:
+            refuse_with_engine(memory_limit=memory_limit or None, device=device)
         self.memory_limit = memory_limit
         self.device = as_device(device)
         self.cast_base = cast_base
         self.check = check
         self.current: str | None = None
-        self._tasks: dict[str, BankTask] = {}
+        self._tasks: dict[str, BankTask | NativeTask] = {}
         self._ready: OrderedDict[str, Sealed] = OrderedDict()
         self._lock = threading.RLock()
-        self._base: SharedBase | None = None
+        self._base: SharedBase | NativeBase | None = None
         if base is not None:
             self._load_base(base)
 
@@ -88,23 +100,28 @@ class MaskBank:
         with self._lock:
             return tuple(self._tasks)
 
-    def add(self, name: str, folder: str | Path) -> None:
-        """Add the mask of a folder or of a Hub name under a name; a mask for another base is refused."""
+    def add(self, name: str, folder: str | Path, *, replace: bool = False) -> None:
+        """Add the mask of a folder or of a Hub name under a name; a mask for another base is refused.
+
+        Args:
+            name: What the task is to be called.
+            folder: The mask.
+            replace: Whether it takes the place of a task of that name. That one answers until the new one is read and
+                checked, and requests that are under way end as they began.
+        """
         path = located(folder)
         if not isinstance(name, str) or not name:
             raise ConfigError(f"a task of the bank is to be called `{describe(name)}`; give it a name")
         with self._lock:
-            self._refuse_known(name)
+            self._refuse_known(name, replace)
             if self._base is None:
                 architecture_of(path)  # refused where its config names no class
                 self._load_base(find_base(MaskFile.read(path / MASK), path, cast=self.cast_base))
-        assert self._base is not None
-        task = BankTask.read(
-            path, self._base, self.source, self._processors, cast_base=self.cast_base, check=self.check
-        )
+        task = self._read(path)
         with self._lock:
-            self._refuse_known(name)  # another thread may have been faster
+            self._refuse_known(name, replace)  # another thread may have been faster
             self._tasks[name] = task
+            self._ready.pop(name, None)
 
     def remove(self, name: str) -> None:
         """Take a task out; calls that are under way end as they began."""
@@ -116,14 +133,20 @@ class MaskBank:
                 self.current = None
 
     def use(self, name: str) -> PreTrainedModel:
-        """Make a task the current one and return its model, ready to run."""
+        """Make a task the current one and return its model, ready to run in torch."""
         with self._lock:
             task = self._task(name)
             ready = self._ready.get(name)
+        if isinstance(task, NativeTask):
+            assert isinstance(self._base, NativeBase)
+            own: PreTrainedModel = apart(self._base.open(task.folder, check=self.check).lazy())
+            with self._lock:
+                self.current = name
+            return own
         if ready is None:
             ready = Sealed(task.materialise() if task.masked_bytes <= self.memory_limit else task.lazy())
         # Another one for each caller, who may cast or move it.
-        own: PreTrainedModel = apart(ready.model)
+        own = apart(ready.model)
         with self._lock:
             self.current = name
             if self._tasks.get(name) is task and task.masked_bytes <= self.memory_limit:
@@ -162,7 +185,7 @@ class MaskBank:
                 "base": 0 if self._base is None else self._base.bytes,
                 "masks": sum(task.mask_bytes for task in tasks),
                 "heads": sum(task.own_bytes for task in tasks),
-                "weights": sum(self._tasks[name].masked_bytes for name in self._ready),
+                "weights": self._ready_bytes(),
             }
 
     def _answer(self, requests: Mapping[str, Sequence[Any]], batch_size: int, *, raw: bool) -> dict[str, list[Any]]:
@@ -170,16 +193,29 @@ class MaskBank:
         if not isinstance(requests, Mapping):
             raise DataError(f"the requests are `{describe(requests)}`; give an object from a task to its requests")
         with self._lock:
-            tasks = {name: self._task(name) for name in requests}
+            tasks: dict[str, Any] = {name: self._task(name) for name in requests}
             ready = {name: self._ready[name].model for name in requests if name in self._ready}
-        assert self._base is not None or not requests
-        return predict(self._base, tasks, ready, requests, batch_size, raw=raw) if self._base is not None else {}
+        base = self._base
+        if base is None:
+            return {}
+        if isinstance(base, NativeBase):
+            return predict(tasks, requests, partial(base.run, tasks, batch_size=batch_size), raw=raw)
+        return predict(tasks, requests, partial(run_in_torch, base, tasks, ready, batch_size=batch_size), raw=raw)
 
-    def _refuse_known(self, name: str) -> None:
-        if name in self._tasks:
-            raise ArtifactError(f"the bank has a task `{name}` already; remove it first, or give another name")
+    def _read(self, path: Path) -> BankTask | NativeTask:
+        base = self._base
+        if isinstance(base, NativeBase):
+            return base.read(path)
+        assert base is not None
+        return BankTask.read(path, base, self.source, self._processors, cast_base=self.cast_base, check=self.check)
 
-    def _task(self, name: str) -> BankTask:
+    def _refuse_known(self, name: str, replace: bool) -> None:
+        if name in self._tasks and not replace:
+            raise ArtifactError(
+                f"the bank has a task `{name}` already; remove it first, give another name, or `replace=True`"
+            )
+
+    def _task(self, name: str) -> BankTask | NativeTask:
         if not isinstance(name, str) or name not in self._tasks:
             known = ", ".join(f"`{each}`" for each in self._tasks) or "none"
             raise ArtifactError(f"the bank has no task `{describe(name)}`; it has {known}")
@@ -189,13 +225,17 @@ class MaskBank:
         source = look_up(base)
         source.require(("plain",))  # as of every mask's base
         self.source = str(base)
-        model: nn.Module = open_model(source, processor=False, dtype="float32", check=self.check).model
-        self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
         self._processors: dict[str, Any] = {}
+        if self._is_native:
+            self._base = NativeBase(source, cast_base=self.cast_base, check=self.check)
+        else:
+            model: nn.Module = open_model(source, processor=False, dtype="float32", check=self.check).model
+            self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
+
+    def _ready_bytes(self) -> int:
+        tasks = (self._tasks[name] for name in self._ready)
+        return sum(task.masked_bytes for task in tasks if isinstance(task, BankTask))
 
     def _evict(self) -> None:
-        def taken() -> int:
-            return sum(self._tasks[name].masked_bytes for name in self._ready)
-
-        while taken() > self.memory_limit:
+        while self._ready_bytes() > self.memory_limit:
             self._ready.popitem(last=False)

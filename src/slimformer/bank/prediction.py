@@ -13,7 +13,7 @@ from slimformer.inference.runners import TorchGenerator, TorchRunner, as_array, 
 from slimformer.tasks.features import as_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from transformers import PreTrainedModel
 
@@ -26,40 +26,57 @@ if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
 
 
-@torch.inference_mode()
 def predict(
-    base: SharedBase,
-    tasks: Mapping[str, BankTask],
-    ready: Mapping[str, PreTrainedModel],
+    tasks: Mapping[str, Any],
     requests: Mapping[str, Sequence[Any]],
-    batch_size: int,
+    run: Callable[[Mapping[str, Encoded]], Mapping[str, Arrays]],
     *,
     raw: bool,
 ) -> dict[str, list[Any]]:
     """Answer requests to several tasks.
 
     Args:
-        base: The shared base.
-        tasks: The tasks by name.
-        ready: Models of some of them whose weights are made already.
+        tasks: The tasks by name, each with its `codec`.
         requests: Task → requests.
-        batch_size: Rows per forward.
+        run: Gives the outputs for encoded requests.
         raw: Give what the heads give, item by item, instead of answers.
     """
     for name, asked in requests.items():
         if isinstance(asked, str | bytes):
             raise DataError(f"the requests to task `{name}` are one text, `{asked[:40]!s}`; give a list of texts")
-    encoded = {name: _codec(name, tasks[name]).encode(asked) for name, asked in requests.items() if asked}
+    codecs = {name: _codec(name, tasks[name]) for name, asked in requests.items() if asked}
+    encoded = {name: codec.encode(requests[name]) for name, codec in codecs.items()}
+    outputs = run(encoded)
+    return {
+        name: _collect(codecs[name], encoded[name], outputs[name], raw=raw) if name in encoded else []
+        for name in requests
+    }
+
+
+@torch.inference_mode()
+def run_in_torch(
+    base: SharedBase,
+    tasks: Mapping[str, BankTask],
+    ready: Mapping[str, PreTrainedModel],
+    encoded: Mapping[str, Encoded],
+    batch_size: int,
+) -> dict[str, Arrays]:
+    """The outputs of several tasks.
+
+    Args:
+        base: The shared base.
+        tasks: The tasks by name.
+        ready: Models of some of them whose weights are made already.
+        encoded: Task → what it is asked.
+        batch_size: Rows per forward.
+    """
     outputs: dict[str, Arrays] = {}
     for names in _alike(tasks, encoded):
         outputs |= _run_mixed(base, tasks, ready, {name: encoded[name] for name in names}, batch_size)
     for name in encoded:
         if name not in outputs:
             outputs[name] = _run_alone(name, tasks[name], ready.get(name), encoded[name], batch_size)
-    return {
-        name: _collect(name, tasks[name], encoded[name], outputs[name], raw=raw) if name in encoded else []
-        for name in requests
-    }
+    return outputs
 
 
 def _alike(tasks: Mapping[str, BankTask], encoded: Mapping[str, Encoded]) -> list[list[str]]:
@@ -159,9 +176,9 @@ def _run_alone(name: str, task: BankTask, model: PreTrainedModel | None, encoded
     return run(encoded.features, codec.collate, runner, batch_size)
 
 
-def _collect(name: str, task: BankTask, encoded: Encoded, outputs: Arrays, *, raw: bool) -> list[Any]:
+def _collect(codec: TaskCodec, encoded: Encoded, outputs: Arrays, *, raw: bool) -> list[Any]:
     if not raw:
-        return _codec(name, task).decode(encoded, outputs)
+        return codec.decode(encoded, outputs)
     parts = list(outputs.values())
     return list(zip(*parts, strict=True)) if len(parts) > 1 else list(parts[0])
 
@@ -170,7 +187,8 @@ def _by_length(encoded: Encoded) -> list[int]:
     return [int(index) for index in np.argsort([-length for length in encoded.features.lengths], kind="stable")]
 
 
-def _codec(name: str, task: BankTask) -> TaskCodec:
-    if task.codec is None:
+def _codec(name: str, task: Any) -> TaskCodec:
+    codec: TaskCodec | None = task.codec
+    if codec is None:
         raise ArtifactError(f"the artifact of task `{name}` does not say what it was made for; use its model directly")
-    return task.codec
+    return codec

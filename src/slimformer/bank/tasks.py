@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from slimformer.artifact import Manifest
+
 
 @dataclass(frozen=True)
 class BankTask:
@@ -49,6 +51,8 @@ class BankTask:
         own_bytes: What the tensors take that are not the base's.
         codec: How it is asked and answers; None where the artifact does not say what its task is.
         shares_processor: Whether it reads with the tokenizer or image processor of the base.
+        processor: What it reads with.
+        manifest: What the artifact says of itself.
     """
 
     folder: Path
@@ -58,6 +62,8 @@ class BankTask:
     own_bytes: int
     codec: TaskCodec | None
     shares_processor: bool
+    processor: Any
+    manifest: Manifest
 
     @classmethod
     def read(
@@ -93,7 +99,7 @@ class BankTask:
             processors["base"] = models.load_processor(source)
         processor = processors["base"] if shares else load_processor(folder)
         codec = None if manifest.task is None else TaskCodec.of_record(manifest.task, processor, config)
-        task = cls(folder, file, Sealed(model), inside, base.lacks(model), codec, shares)
+        task = cls(folder, file, Sealed(model), inside, base.lacks(model), codec, shares, processor, manifest)
         # Another device, like a cast base, computes a little differently than the recording did.
         exact = not cast_base and model.device.type == "cpu"
         if check:

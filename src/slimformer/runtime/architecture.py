@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from slimformer.anatomy.family import Family
+    from slimformer.runtime.onnx import Array
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,16 @@ class Head:
     pooling: str
     layers: tuple[Layer, ...] = ()
     outputs: tuple[str, ...] = ("logits",)
+
+    @property
+    def pools(self) -> bool:
+        """Whether there is one row for each sequence; else there is one for each token."""
+        return self.pooling != "tokens"
+
+    def named(self, rows: Array) -> dict[str, Array]:
+        """The outputs by their names: each has a column of its own, or the only one has all."""
+        names = self.outputs
+        return {names[0]: rows} if len(names) == 1 else {name: rows[..., at] for at, name in enumerate(names)}
 
     def of_config(self, config: Mapping[str, Any]) -> Head:
         """This head with what the config says put in."""

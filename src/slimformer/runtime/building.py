@@ -48,7 +48,34 @@ class ModelParts:
         return str(self.config.get("model_type", ""))
 
 
-def build(model: ModelParts, architecture: Architecture, head: Head) -> Any:
+@dataclass(frozen=True)
+class Built:
+    """An encoder of the kernels.
+
+    Args:
+        encoder: The encoder, with its head.
+        blocks: Outputs and inputs of each matrix of each block, by the names that `modules_of` has for them.
+    """
+
+    encoder: Any
+    blocks: list[dict[str, tuple[int, int]]]
+
+
+def modules_of(family: Family, at: str) -> dict[str, list[str]]:
+    """The modules that each matrix of a block is made of, one after the other; `at` stands before their names."""
+    parts = {
+        "qkv": (family.query, family.key, family.value),
+        "output": (family.output,),
+        "up": (family.gate, family.up),
+        "down": (family.down,),
+    }
+    return {
+        name: list(dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in modules if each))
+        for name, modules in parts.items()
+    }
+
+
+def build(model: ModelParts, architecture: Architecture, head: Head) -> Built:
     """An encoder of the kernels, with its head."""
     all_biased = all(model.config.get(name, True) for name in architecture.biased)
     settings = Settings(model.config, model.name)
@@ -77,15 +104,13 @@ class BlockReader:
         if not self.hidden or not self.heads:
             raise settings.wrong("num_attention_heads", self.heads)
 
-    def matrix(self, at: str, *parts: str | Fused | None, inputs: int, alike: bool = False) -> Any:
-        """One matrix of one or more, of one height if `alike`; those of one module lie one after the other in it."""
-        names = dict.fromkeys(f"{at}{each.path if isinstance(each, Fused) else each}" for each in parts if each)
+    def matrix(self, *names: str, inputs: int, alike: bool = False) -> Any:
+        """One matrix of one or more, of one height if `alike`."""
         matrix = self.stored.matrix(*names, inputs=inputs, alike=alike)
         if matrix.rounds != self.rounds:
             have, need = ("packed", "floats") if matrix.rounds else ("in floats", "packed matrices")
             raise EngineError(
-                f"`{next(iter(names))}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of "
-                "such a model"
+                f"`{names[0]}` of `{self.stored.name}` is {have}; the engine reads {need} in all blocks of such a model"
             )
         return matrix
 
@@ -109,10 +134,11 @@ class _Builder(BlockReader):
         super().__init__(stored, settings, family)
         self.ffn = ffn
         self.architecture = architecture
+        self.blocks: list[dict[str, tuple[int, int]]] = []
         if self.hidden % self.heads:
             raise settings.wrong("num_attention_heads", self.heads)
 
-    def build(self, head: Head) -> Any:
+    def build(self, head: Head) -> Built:
         stored, family, base = self.stored, self.family, self.base
         images = family.patch_embedding is not None
         embeddings = self._images() if images else self._texts()
@@ -140,7 +166,7 @@ class _Builder(BlockReader):
             matrix = stored.matrix(layer.name.replace("BASE.", base), inputs=self.hidden)
             norm = None if layer.norm is None else self._norm(layer.norm)
             encoder.add_head_layer(matrix, layer.activation, norm)
-        return encoder
+        return Built(encoder, self.blocks)
 
     def _texts(self) -> dict[str, Any]:
         stored, base, where = self.stored, self.base, self.architecture
@@ -188,21 +214,26 @@ class _Builder(BlockReader):
     def _add_block(self, encoder: Any, number: int, window: int, rotation: Any) -> None:
         family = self.family
         at = f"{self.base}{family.blocks}.{number}."
-        up = self.matrix(at, family.gate, family.up, inputs=self.hidden)
+        modules = modules_of(family, at)
+        up = self.matrix(*modules["up"], inputs=self.hidden)
         ffn = up.outputs // 2 if family.gate else up.outputs
         if self.ffn not in (None, ffn):
             raise self.settings.wrong(family.ffn_size, self.ffn)
-        qkv = self.matrix(at, family.query, family.key, family.value, inputs=self.hidden, alike=True)
+        qkv = self.matrix(*modules["qkv"], inputs=self.hidden, alike=True)
         inner = qkv.outputs // 3  # less than the width of the block where heads were taken out
         attention_norm = f"{at}{family.attention_norm}"
         first = (
             number == 0 and family.first_block_pinned_by is not None and self.stored.lacks(f"{attention_norm}.weight")
         )
+        matrices = {
+            "qkv": qkv,
+            "output": self.matrix(*modules["output"], inputs=inner),
+            "up": up,
+            "down": self.matrix(*modules["down"], inputs=ffn),
+        }
+        self.blocks.append({name: (matrix.outputs, matrix.inputs) for name, matrix in matrices.items()})
         encoder.add_block(
-            qkv=qkv,
-            output=self.matrix(at, family.output, inputs=inner),
-            up=up,
-            down=self.matrix(at, family.down, inputs=ffn),
+            **matrices,
             attention_norm=None if first else self._norm(attention_norm),
             output_norm=self._norm(f"{at}{family.ffn_norm}"),
             window=window,

@@ -17,11 +17,12 @@ from slimformer.files import JsonError, as_path, read_json
 from slimformer.runtime.architecture import architecture_of, head_of
 from slimformer.runtime.building import ModelParts, build
 from slimformer.runtime.checkpoint import EngineError, read_tensors
+from slimformer.runtime.mapping import release
 from slimformer.runtime.native import instruction_set, kernels
 from slimformer.runtime.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from slimformer.runtime.onnx import Array
@@ -63,14 +64,17 @@ class NativeEncoder:
         self.reads_types = architecture.types is not None and isinstance(types, int) and types > 1
         parts = model if isinstance(model, ModelParts) else ModelParts(model, config, read_tensors(as_path(model)))
         try:
-            self._encoder = build(parts, architecture, self.head)
+            built = build(parts, architecture, self.head)
         except (kernels().InputError, TypeError, ValueError, IndexError) as error:
             raise EngineError(f"the engine does not run `{self.name}`: {error}; copy it again") from error
+        self._encoder = built.encoder
+        self._blocks = built.blocks
+        release(parts.tensors)
 
     @property
     def pools(self) -> bool:
         """Whether there is one row for each sequence; else there is one for each token."""
-        return self.head.pooling != "tokens"
+        return self.head.pools
 
     @property
     def longest(self) -> int:
@@ -84,8 +88,7 @@ class NativeEncoder:
 
     def named(self, rows: Array) -> dict[str, Array]:
         """The outputs by their names: each has a column of its own, or the only one has all."""
-        names = self.outputs
-        return {names[0]: rows} if len(names) == 1 else {name: rows[..., at] for at, name in enumerate(names)}
+        return self.head.named(rows)
 
     def run(self, sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None) -> Array:
         """What the model computes of some sequences of tokens, without padding.
@@ -97,16 +100,7 @@ class NativeEncoder:
         Returns:
             float32, a row for each sequence, or for each token of all sequences one after the other.
         """
-        ids, lengths = flat_sequences(sequences, "tokens")
-        flat, others = (None, lengths) if types is None else flat_sequences(types, "types of tokens")
-        if others != lengths:
-            raise DataError("types of tokens are not as many as the tokens of each sequence; give one for each")
-        starts = np.cumsum([0, *lengths], dtype=np.int64)
-        try:
-            outputs = self._encoder.run(ids, flat, starts.astype(np.int32), self.threads, self.instruction_set)
-        except kernels().InputError as error:
-            raise DataError(f"the engine was given {error}") from error
-        return self._finite(outputs)
+        return self._finite(self._ask(self._encoder.run, *flat_input(sequences, types)))
 
     def run_images(self, pixels: Array) -> Array:
         """What the model computes of some images.
@@ -117,6 +111,10 @@ class NativeEncoder:
         Returns:
             float32, a row for each image, or for each patch, and those before them, of all images one after the other.
         """
+        return self._finite(self._ask(self._encoder.run_images, self._patches(pixels)))
+
+    def _patches(self, pixels: Array) -> Array:
+        """Images as the projection of patches reads them."""
         if not self.reads_images:
             raise DataError(f"images were given to `{self.name}`, a model of texts; give tokens to `run`")
         settings = Settings(self.config, self.name)
@@ -128,16 +126,17 @@ class NativeEncoder:
             )
         images, channels, height, width = pixels.shape
         rows = pixels.reshape(images, channels, height // side, side, width // side, side).transpose(0, 2, 4, 1, 3, 5)
-        patches = np.ascontiguousarray(rows.reshape(images, -1, channels * side * side), np.float32)
+        return np.ascontiguousarray(rows.reshape(images, -1, channels * side * side), np.float32)
+
+    def _ask(self, run: Callable[..., Any], *inputs: Any) -> Any:
         try:
-            outputs = self._encoder.run_images(patches, self.threads, self.instruction_set)
+            return run(*inputs, threads=self.threads, isa=self.instruction_set)
         except kernels().InputError as error:
             raise DataError(f"the engine was given {error}") from error
-        return self._finite(outputs)
 
-    def _finite(self, outputs: Array) -> Array:
+    def _finite(self, outputs: Array, name: str | Path | None = None) -> Array:
         if not np.isfinite(outputs).all():
-            raise DataError(f"`{self.name}` answers with NaN or infinity; copy it again, or make it anew")
+            raise DataError(f"`{name or self.name}` answers with NaN or infinity; copy it again, or make it anew")
         return outputs
 
 
@@ -147,6 +146,17 @@ def threads_for(threads: int | None) -> int:
         return int(kernels().threads()) if threads is None else check_threads(threads)
     except ValueError as error:
         raise ConfigError(f"`threads` is `{describe(threads)}`; {error}") from None
+
+
+def flat_input(
+    sequences: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None
+) -> tuple[Array, Array | None, Array]:
+    """Tokens, their types and where each sequence begins, as the kernels take them."""
+    ids, lengths = flat_sequences(sequences, "tokens")
+    flat, others = (None, lengths) if types is None else flat_sequences(types, "types of tokens")
+    if others != lengths:
+        raise DataError("types of tokens are not as many as the tokens of each sequence; give one for each")
+    return ids, flat, np.cumsum([0, *lengths], dtype=np.int64).astype(np.int32)
 
 
 def flat_sequences(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array, list[int]]:

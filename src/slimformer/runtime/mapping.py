@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from slimformer.files import JsonError, parse_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from slimformer.runtime.onnx import Array
@@ -71,6 +73,14 @@ def as_floats(stored: Array) -> Array:
         return (stored["bfloat16"].astype(np.uint32) << 16).view(np.float32)
     with np.errstate(over="ignore"):
         return np.require(stored, np.float32, ["C", "A"])
+
+
+def release(tensors: Mapping[str, Array]) -> None:
+    """Give back the memory that reading mapped tensors took; whatever is asked of them later is read again."""
+    mapped = {id(file): file for tensor in tensors.values() if (file := getattr(tensor, "_mmap", None)) is not None}
+    for file in mapped.values():
+        if hasattr(file, "madvise"):  # not on every system
+            file.madvise(mmap.MADV_DONTNEED)
 
 
 def _tensor(name: str, entry: Any, data: Array) -> Array:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.artifact.loading import Loaded
+    from slimformer.artifact.probe.answers import Probe
 
 #: How far the outputs may lie from those recorded, relative to the largest and absolute, by the bytes of a weight:
 #: room for another machine's arithmetic, and for that of a shorter type than the recording was in.
@@ -27,15 +28,7 @@ def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
         loaded: What was loaded from it.
         bytes_each: Bytes of a weight, which say how far answers may lie apart.
     """
-    model, probe = loaded.model, read_probe(folder)
-    for name, digest in {READING: probe.reading, **probe.bound}.items():
-        file = loaded.manifest.files.get(name)
-        if digest is not None and (file is None or file.sha256 != digest):
-            raise ArtifactError(
-                f"`{name}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
-                "artifact again"
-            )
-    reading.check(folder, model.config, loaded.processor, loaded.manifest.task)
+    model, probe = loaded.model, check_reading(folder, loaded)
     relative, absolute = TOLERANCE[bytes_each]
     try:
         return probe.check(model, relative=relative, absolute=absolute)
@@ -49,3 +42,17 @@ def check_recorded(folder: Path, loaded: Loaded, bytes_each: int) -> float:
         raise ArtifactError(
             f"artifact `{folder}` does not give the outputs recorded at saving: {error.reason}; {hint}"
         ) from error
+
+
+def check_reading(folder: Path, loaded: Loaded) -> Probe:
+    """Refuse what does not read inputs as recorded at saving; return the probe that says how they were answered."""
+    probe = read_probe(folder)
+    for name, digest in {READING: probe.reading, **probe.bound}.items():
+        file = loaded.manifest.files.get(name)
+        if digest is not None and (file is None or file.sha256 != digest):
+            raise ArtifactError(
+                f"`{name}` of artifact `{folder}` is missing or not the one its `{PROBE}` was written with; copy the "
+                "artifact again"
+            )
+    reading.check(folder, loaded.model.config, loaded.processor, loaded.manifest.task)
+    return probe

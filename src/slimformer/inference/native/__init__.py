@@ -7,7 +7,9 @@ from slimformer.inference.native.opening import (
     open_floats,
     open_nested,
     open_packed,
+    padded,
     refuse_with_engine,
+    unpadded,
 )
 
 __all__ = [
@@ -17,5 +19,7 @@ __all__ = [
     "open_floats",
     "open_nested",
     "open_packed",
+    "padded",
     "refuse_with_engine",
+    "unpadded",
 ]

@@ -62,20 +62,27 @@ class NativeRunner:
             rows = self.encoder.run_images(batch["pixel_values"])
             images = (len(batch["pixel_values"]),) if self.encoder.pools else (len(batch["pixel_values"]), -1)
             return self._outputs(rows.reshape(*images, rows.shape[-1]), batch)
-        mask = batch["attention_mask"].astype(bool)
-        sequences = [ids[there] for ids, there in zip(batch["input_ids"], mask, strict=True)]
-        types = batch.get("token_type_ids")
-        kept = None if types is None else [each[there] for each, there in zip(types, mask, strict=True)]
-        rows = self.encoder.run(sequences, kept)
-        if not self.encoder.pools:
-            tokens = rows
-            rows = np.zeros((*mask.shape, tokens.shape[-1]), np.float32)
-            rows[mask] = tokens
-        return self._outputs(rows, batch)
+        rows = self.encoder.run(unpadded(batch, "input_ids"), unpadded(batch, "token_type_ids"))
+        return self._outputs(rows if self.encoder.pools else padded(rows, batch), batch)
 
     def _outputs(self, rows: Array, batch: dict[str, Array]) -> dict[str, Array]:
         outputs = self.kind.outputs(self.encoder.named(rows), batch)
         return {name: np.asarray(value) for name, value in outputs.items()}
+
+
+def unpadded(batch: dict[str, Array], name: str) -> Any:
+    """An input of each sequence of a batch without its padding; None where the batch has no such input."""
+    if name not in batch:
+        return None
+    return [row[there] for row, there in zip(batch[name], batch["attention_mask"].astype(bool), strict=True)]
+
+
+def padded(tokens: Array, batch: dict[str, Array]) -> Array:
+    """Rows of all tokens of a batch where these stand in it; in the places of padding are zeros."""
+    mask = batch["attention_mask"].astype(bool)
+    rows = np.zeros((*mask.shape, tokens.shape[-1]), np.float32)
+    rows[mask] = tokens
+    return rows
 
 
 @dataclass(frozen=True)

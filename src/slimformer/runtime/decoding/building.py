@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.anatomy.family import family_of
-from slimformer.runtime.building import BlockReader, rotation_angles
+from slimformer.runtime.building import BlockReader, modules_of, rotation_angles
 from slimformer.runtime.checkpoint import Checkpoint, EngineError
 from slimformer.runtime.decoding.rotary import frequencies
 from slimformer.runtime.native import kernels
@@ -76,16 +76,17 @@ class _Builder(BlockReader):
         family = self.family
         self._check_biases(at)
         # Gate and value are computed as one matrix.
-        up = self.matrix(at, family.gate, family.up, inputs=self.hidden, alike=True)
+        modules = modules_of(family, at)
+        up = self.matrix(*modules["up"], inputs=self.hidden, alike=True)
         if self.ffn not in (None, up.outputs // 2):
             raise self.settings.wrong(family.ffn_size, self.ffn)
-        qkv = self.matrix(at, family.query, family.key, family.value, inputs=self.hidden)
+        qkv = self.matrix(*modules["qkv"], inputs=self.hidden)
         inner = self._rows(at, family.query)
         decoder.add_block(
             qkv=qkv,
-            output=self.matrix(at, family.output, inputs=inner),
+            output=self.matrix(*modules["output"], inputs=inner),
             up=up,
-            down=self.matrix(at, family.down, inputs=up.outputs // 2),
+            down=self.matrix(*modules["down"], inputs=up.outputs // 2),
             attention_norm=self._norm(f"{at}{family.attention_norm}"),
             output_norm=self._norm(f"{at}{family.ffn_norm}"),
             rotation=rotation,
