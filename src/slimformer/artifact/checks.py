@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.layout import MANIFEST, list_files
+from slimformer.artifact.layout import CONFIG, MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models import names
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from slimformer.artifact.manifest import Manifest
 
 #: Keys that make Transformers read other weights than the checked ones.
 DIVERTING_KEYS = frozenset({"transformers_weights"})
@@ -123,4 +126,40 @@ def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:
         raise ArtifactError(
             f"`{name}` of {where} holds nan or infinity; it has diverged or was changed, train it again with a lower "
             "learning rate, or copy it again"
+        )
+
+
+def find_class(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Find the class named by the config, and what it must be told of code that is trusted."""
+    import transformers
+
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` gives the architectures {names!r}; it must name the one class that loads the model"
+        )
+    for auto, reference in (config.get("auto_map") or {}).items() if trusted() else ():
+        if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
+            return getattr(transformers, auto), {"trust_remote_code": True}
+    architecture = getattr(transformers, names[0], None)
+    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
+        raise ArtifactError(
+            f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
+            f"{transformers.__version__}; install the version it was saved with"
+        )
+    return architecture, {}
+
+
+def architecture_of(folder: Path) -> type[PreTrainedModel]:
+    """The class of Transformers that the config of a folder names."""
+    architecture: type[PreTrainedModel] = find_class(folder, read_config(folder / CONFIG))[0]
+    return architecture
+
+
+def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
+    """Refuse a model of another class than the manifest tells."""
+    if architecture.__name__ != manifest.model.architecture:
+        raise ArtifactError(
+            f"{CONFIG} of artifact `{folder}` is for a `{architecture.__name__}`, and the artifact is a "
+            f"`{manifest.model.architecture}`; copy the artifact again"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from slimformer.artifact.checks import check_configs, check_files, check_finite, read_config
+from slimformer.artifact.checks import check_class, check_configs, check_files, check_finite, find_class, read_config
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.manifest import Manifest, read_manifest
 from slimformer.artifact.probe import read_probe
@@ -208,15 +208,6 @@ def check_stored(folder: Path, manifest: Manifest) -> Storage:
     return storage
 
 
-def check_class(folder: Path, manifest: Manifest, architecture: type) -> None:
-    """Refuse a model of another class than the manifest tells."""
-    if architecture.__name__ != manifest.model.architecture:
-        raise ArtifactError(
-            f"{CONFIG} of artifact `{folder}` is for a `{architecture.__name__}`, and the artifact is a "
-            f"`{manifest.model.architecture}`; copy the artifact again"
-        )
-
-
 def _check_weight_files(folder: Path, manifest: Manifest, files: Sequence[Path]) -> None:
     """Refuse weights beside those that are read: another program might read these."""
     read = {path.name for path in files}
@@ -242,7 +233,7 @@ def load_model(
         cast_base: Whether that base may have been cast to 16 bits.
         storage: How it is stored, where the folder cannot tell yet.
     """
-    loader = _loader(folder, read_config(folder / CONFIG))
+    loader = find_class(folder, read_config(folder / CONFIG))
     model = (storage or storage_of(folder)).read(folder, loader, dtype=dtype, base=base, cast_base=cast_base)
     check_finite(model.state_dict(), f"`{folder}`")
     return model
@@ -274,30 +265,3 @@ def load_processor(
             f"check {name} and the installed transformers version"
         ) from error
     return processor
-
-
-def _loader(folder: Path, config: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Find the class named by the config, and what it must be told of code that is trusted."""
-    import transformers
-
-    names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise ArtifactError(
-            f"{CONFIG} of `{folder}` gives the architectures {names!r}; it must name the one class that loads the model"
-        )
-    for auto, reference in (config.get("auto_map") or {}).items() if trusted() else ():
-        if isinstance(reference, str) and reference.rpartition(".")[2] == names[0]:
-            return getattr(transformers, auto), {"trust_remote_code": True}
-    architecture = getattr(transformers, names[0], None)
-    if not (isinstance(architecture, type) and issubclass(architecture, transformers.PreTrainedModel)):
-        raise ArtifactError(
-            f"{CONFIG} of `{folder}` names the class `{names[0]}`, which is no model of transformers "
-            f"{transformers.__version__}; install the version it was saved with"
-        )
-    return architecture, {}
-
-
-def architecture_of(folder: Path) -> type[PreTrainedModel]:
-    """The class of Transformers that the config of a folder names."""
-    architecture: type[PreTrainedModel] = _loader(folder, read_config(folder / CONFIG))[0]
-    return architecture

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact import merge
+from slimformer.artifact.checks import architecture_of
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.loading import architecture_of
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.native import NativeBase, NativeTask

@@ -10,16 +10,9 @@ import torch
 from torch import Tensor
 
 from slimformer import models
-from slimformer.artifact.checks import check_finite
+from slimformer.artifact.checks import architecture_of, check_class, check_finite
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.loading import (
-    Loaded,
-    architecture_of,
-    check_class,
-    check_stored,
-    checked_manifest,
-    load_processor,
-)
+from slimformer.artifact.loading import Loaded, check_stored, checked_manifest, load_processor
 from slimformer.artifact.probe.recorded import check_recorded
 from slimformer.artifact.storage.mask import check_shapes, narrow
 from slimformer.artifact.storage.mask_base import check_processor, find_base, full_size, mask_config

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import artifact, models
 from slimformer.anatomy import Anatomy
+from slimformer.artifact.checks import architecture_of
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.loading import architecture_of
 from slimformer.artifact.storage.mask import assemble, check_shapes
 from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
