@@ -262,6 +262,7 @@ def with_scales_of(largest):
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+PARTLY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 IMPOSSIBLE = {
     "a head": (
         lambda processor: making.model("bert", hf.BertForTokenClassification, processor),
@@ -292,6 +293,10 @@ IMPOSSIBLE = {
     "blocks of two widths": (narrowed, "block 1 has 32 neurons and block 0 64, and llama.cpp gives all blocks one"),
     "heads that are missing": (fewer_heads, "2 heads of 16 do not fill the 64 hidden values"),
     "stretched rotations": (decoder(rope_parameters=YARN), "rotary positions are stretched by `yarn`, and an export"),
+    "parts of heads": (
+        lambda processor: making.model("gemma", hf.GemmaModel, processor, rope_parameters=PARTLY),
+        "`partial_rotary_factor` is 0.5, and family `gemma` rotates whole heads",
+    ),
     "a window": (
         lambda processor: making.model(
             "qwen2",
