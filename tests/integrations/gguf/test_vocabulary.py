@@ -117,6 +117,10 @@ REFUSED = {
         lambda: changed(making.sentence_piece(), normalizer=normalizers.Lowercase()),
         r"the tokenizer has the normalizer `.*Lowercase.*, for which llama.cpp has no rules",
     ),
+    "blanks that stay blanks": (
+        lambda: changed(making.sentence_piece(), normalizer=normalizers.Prepend("\u2581")),
+        r"the tokenizer has the normalizer `.*Prepend",
+    ),
     "splits before merges": (
         lambda: changed(making.sentence_piece(), pre_tokenizer=pre_tokenizers.Split(Regex(r"\d"), "isolated")),
         r"the tokenizer has the pre_tokenizer `.*Split",

@@ -54,14 +54,17 @@ def space_prefix(rules: dict[str, Any]) -> bool:
     """
     normalizing = _steps(rules, "normalizer", "normalizers")
     cleaning = [step for step in normalizing if not _is_blank(step)]
+    written = len(cleaning) < len(normalizing)  # blanks, as the character that stands for them
     prepends = [step for step in cleaning if step.get("type") == "Prepend"]
     if any(step not in prepends and step.get("type") != "Precompiled" and not _squeezes(step) for step in cleaning):
         raise _refusal(rules, "normalizer")
     splitting = _steps(rules, "pre_tokenizer", "pretokenizers")
     metaspaces = [step for step in splitting if step.get("type") == "Metaspace"]
+    if not written and not metaspaces:
+        raise _refusal(rules, "normalizer")
     others = [step for step in splitting if step not in metaspaces and step.get("type") != "WhitespaceSplit"]
     # Gemma splits at blanks, of which none are left by then.
-    if any(len(cleaning) == len(normalizing) or not _splits_at_blanks(step) for step in others):
+    if any(not written or not _splits_at_blanks(step) for step in others):
         raise _refusal(rules, "pre_tokenizer")
     return bool(prepends) or any(step.get("prepend_scheme", "always") != "never" for step in metaspaces)
 
