@@ -17,6 +17,7 @@ import torch
 import transformers as hf
 
 import slimformer
+from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact import MaskFile, Step, save
 from slimformer.bank import MaskBank
@@ -364,12 +365,35 @@ def test_every_family(family, tmp_path):
             torch.testing.assert_close(torch.from_numpy(row)[: len(wanted)], wanted, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("own", ["pooler", "norm"])
+def test_a_task_with_tensors_of_its_own_inside_the_base(own, tmp_path):
+    """A pooler that the base lacks, and a norm that is another than the base's: its rows are mixed with no others."""
+    base = tmp_path / "base"
+    config = hf.BertConfig.from_pretrained(corpus.model_folder(tmp_path / "plain"))
+    zoo.enliven((hf.BertForMaskedLM if own == "pooler" else hf.BertModel)(config)).save_pretrained(base)
+    corpus.tokenizer().save_pretrained(base)
+    model = hf.BertForSequenceClassification.from_pretrained(base, num_labels=3).eval()
+    Masking.start(model, MaskConfig(blocks="0-", initial_sparsity=0.3)).end(model)
+    if own == "norm":
+        with torch.no_grad():
+            model.bert.encoder.layer[0].output.LayerNorm.weight.neg_()
+    task = {"name": "classification", "kind": "classification", "labels": ["a", "b", "c"]}
+    read = models.load_processor(base)
+    save(tmp_path / "out", model, base=base, processor=read, step=Step(method="mask"), task=task, storage="mask")
+    assert any(name.startswith("bert.") for name in MaskFile.read(tmp_path / "out" / "mask.safetensors").whole)
+    bank = MaskBank(base)
+    bank.add("one", tmp_path / "out")
+    for text, row in zip(TEXTS, bank.logits({"one": TEXTS})["one"], strict=True):
+        with torch.no_grad():
+            wanted = model(**read(text, return_tensors="pt")).logits[0]
+        torch.testing.assert_close(torch.from_numpy(row), wanted, rtol=1e-3, atol=1e-6)
+
+
 def test_images(tmp_path):
     zoo.build("vit").save_pretrained(tmp_path / "base")
     (tmp_path / "base" / "preprocessor_config.json").write_text(
         '{"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}'
     )
-    from slimformer import models
     from slimformer.tasks.readers.idx import ImageArray
 
     model = hf.ViTForImageClassification.from_pretrained(tmp_path / "base", num_labels=2).eval()

@@ -16,6 +16,7 @@ import transformers as hf
 import slimformer
 from slimformer import models
 from slimformer.artifact import MaskFile, Step, save
+from slimformer.artifact.probe.batch import LENGTH
 from slimformer.bank import MaskBank
 from slimformer.errors import ArtifactError, UsageError
 from slimformer.methods.mask import MaskConfig
@@ -108,7 +109,7 @@ def test_an_answer_has_the_same_bits_on_every_instruction_set(shelf, bank, monke
                 assert_same_bits(found, expected, kind)
 
 
-def written(folder, base, seed, dropped, family="bert", kind="classification"):
+def written(folder, base, seed, dropped, family="bert", kind="classification", classes=3):
     """A mask that nobody trained, for a base of a family."""
     head = {
         "classification": hf.AutoModelForSequenceClassification,
@@ -117,7 +118,7 @@ def written(folder, base, seed, dropped, family="bert", kind="classification"):
     if family == "deit":
         head = hf.DeiTForImageClassification
     torch.manual_seed(seed)
-    model = head.from_pretrained(base, num_labels=3, dtype=torch.float32).eval()
+    model = head.from_pretrained(base, num_labels=classes, dtype=torch.float32).eval()
     Masking.start(model, MaskConfig(blocks="0-", seed=seed, initial_sparsity=dropped)).end(model)
     save(
         folder,
@@ -125,7 +126,7 @@ def written(folder, base, seed, dropped, family="bert", kind="classification"):
         base=base,
         processor=models.load_processor(base),
         step=Step(method="mask"),
-        task={"name": kind, "kind": kind, "labels": ["a", "b", "c"]},
+        task={"name": kind, "kind": kind, "labels": list("abcdefghijklmnop"[:classes])},
         storage="mask",
     )
     return folder
@@ -239,6 +240,13 @@ def test_a_mask_whose_head_was_changed_does_not_answer_as_recorded(shelf, bank, 
         with pytest.raises(ArtifactError, match=r"does not give the outputs recorded at saving on the native engine"):
             bank.add("changed", folder)
     assert bank.tasks == KINDS
+
+
+def test_as_many_classes_as_tokens_were_recorded(shelf, bank, tmp_path):
+    """What one row for each text has in its columns is no padding."""
+    folder = written(tmp_path / "mask", shelf / "base", 1, 0.1, classes=LENGTH)
+    bank.add("one", folder)
+    assert bank.logits({"one": TEXTS[:1]})["one"][0].shape == (LENGTH,)
 
 
 def test_a_head_that_the_base_has_already(tmp_path):

@@ -74,6 +74,13 @@ def test_packed_sizes_are_drafted_with_on_the_engine(tmp_path):
     assert answers[0] == answers[1] == answers[2] != answers[3]
 
 
+@native
+@pytest.mark.parametrize("numbers", [None, {}], ids=["floats", "packed"])
+def test_whether_the_engine_runs_a_model_needs_no_tokenizer(numbers, tmp_path):
+    done = runs.run("inspect", elastic_folder(tmp_path / "elastic", numbers=numbers), "--runtime", "--json")
+    assert (done.code, done.json["runs"]) == (0, True)
+
+
 def test_from_the_command_line(artifact):
     plain = runs.run("predict", artifact, *TEXTS, "--json")
     drafted = runs.run("predict", artifact, *TEXTS, "--json", "--draft", "S")

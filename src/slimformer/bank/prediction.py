@@ -99,6 +99,8 @@ def _alike(tasks: Mapping[str, BankTask], encoded: Mapping[str, Encoded]) -> lis
 def _mixes(name: str, task: BankTask) -> bool:
     """Whether a task's rows can go through the base together with those of others."""
     kind = _codec(name, task).kind
+    if any(tensor.startswith(task.prefix) for tensor in task.file.whole):
+        return False  # its base is not the one they share: a norm or a pooler is its own
     # Where an item has several rows, the rows of a batch are not its items; text is generated token by token.
     return task.shares_processor and not task.file.kept and "choices" not in kind.axes and not kind.new_tokens
 

@@ -57,8 +57,8 @@ def export_model(
     """
     data = TaskOptions.read(config, options.given())
     if GGUF.names(as_path(out)):
-        others = {"data": data.given(), "length": length, "push-to-hub": push_to_hub}
-        _check_gguf(out, [name for name, value in others.items() if value])
+        others = {**data.given(), "length": length, "push_to_hub": push_to_hub}
+        _check_gguf(out, [name.replace("_", "-") for name, value in others.items() if value is not None])
         _export_gguf(model, out, numbers, flags, overwrite=overwrite, as_json=as_json)
         return
     from slimformer.integrations.onnx import to_onnx

@@ -178,11 +178,13 @@ def open_runnable(
     native = is_native(engine)
     if native and source.storage == "packed":
         refuse_with_engine(base=base, cast_base=cast_base or None, size=size)
-        return open_packed(source)
+        return open_packed(source, processor=loading.get("processor", True))
     if native:
         loading["keep_sizes"] = False
-        if source.is_nested and base is None and not cast_base and (nested := open_nested(source, size)) is not None:
-            return nested
+        if source.is_nested and base is None and not cast_base:
+            nested = open_nested(source, size, processor=loading.get("processor", True))
+            if nested is not None:
+                return nested
     opened = open_model(source, base=base, cast_base=cast_base, check=check, size=size, **loading)
     return open_floats(source, opened.model, opened.processor) if native else opened
 

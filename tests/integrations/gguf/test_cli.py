@@ -44,6 +44,7 @@ def test_refused(artifact, tmp_path):
     runs.run("export", artifact, *out, "--numbers", "tq2_0").refused("is 64 wide, and a block of TQ2_0 is 256 weights")
     runs.run("export", artifact, *out, "--length", "8").refused("`--length` is for an export to ONNX", code=2)
     runs.run("export", artifact, *out, "--data", tmp_path).refused("`--data` is for an export to ONNX", code=2)
+    runs.run("export", artifact, *out, "--max-length", "8").refused("`--max-length` is for an export to ONNX", code=2)
     runs.run("export", artifact, *out, "--push-to-hub", "me/it").refused("`--push-to-hub` is for an export", code=2)
     runs.run("export", artifact, "--out", tmp_path / "onnx", "--numbers", "q2_0").refused("is for a GGUF file", code=2)
     assert runs.listing(tmp_path) == set()

@@ -262,6 +262,7 @@ def with_scales_of(largest):
 
 
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
+PARTLY = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
 IMPOSSIBLE = {
     "a head": (
         lambda processor: making.model("bert", hf.BertForTokenClassification, processor),
@@ -273,9 +274,29 @@ IMPOSSIBLE = {
         "llama.cpp has no architecture for family `mpnet`; export as ONNX, or one of llama, qwen2",
     ),
     "an activation": (lambda processor: bert(processor, hidden_act="relu"), "the activation is `relu`, and llama.cpp"),
+    "scores that are divided by the block": (
+        lambda processor: making.model("gpt2", hf.GPT2LMHeadModel, processor, scale_attn_by_inverse_layer_idx=True),
+        "the config has `scale_attn_by_inverse_layer_idx` `True`, and llama.cpp computes `gpt2` with `False`",
+    ),
+    "scores as they are": (
+        lambda processor: making.model("gpt2", hf.GPT2LMHeadModel, processor, scale_attn_weights=False),
+        "the config has `scale_attn_weights` `False`, and llama.cpp computes `gpt2` with `True`",
+    ),
+    "a decoder that looks both ways": (
+        lambda processor: making.model("gemma", hf.GemmaModel, processor, use_bidirectional_attention=True),
+        "the config has `use_bidirectional_attention` `True`, and llama.cpp computes `gemma` with `False`",
+    ),
+    "an encoder that looks back": (
+        lambda processor: bert(processor, is_decoder=True),
+        "the config has `is_decoder` `True`, and llama.cpp computes `bert` with `False`",
+    ),
     "blocks of two widths": (narrowed, "block 1 has 32 neurons and block 0 64, and llama.cpp gives all blocks one"),
     "heads that are missing": (fewer_heads, "2 heads of 16 do not fill the 64 hidden values"),
     "stretched rotations": (decoder(rope_parameters=YARN), "rotary positions are stretched by `yarn`, and an export"),
+    "parts of heads": (
+        lambda processor: making.model("gemma", hf.GemmaModel, processor, rope_parameters=PARTLY),
+        "`partial_rotary_factor` is 0.5, and family `gemma` rotates whole heads",
+    ),
     "a window": (
         lambda processor: making.model(
             "qwen2",

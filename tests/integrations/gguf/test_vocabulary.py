@@ -80,6 +80,17 @@ def changed(processor: PreTrainedTokenizerFast, **parts) -> PreTrainedTokenizerF
     return PreTrainedTokenizerFast(tokenizer_object=built)
 
 
+def cleaned(processor: PreTrainedTokenizerFast, step: normalizers.Normalizer) -> PreTrainedTokenizerFast:
+    """The tokenizer with a step before the others."""
+    return changed(processor, normalizer=normalizers.Sequence([step, processor.backend_tokenizer.normalizer]))
+
+
+def test_blanks_that_are_another_character_are_not_split_at():
+    """As Gemma has it, whose rule finds none."""
+    processor = changed(making.sentence_piece(), pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"))
+    assert vocabulary_of(processor, len(processor)).settings["add_space_prefix"]
+
+
 REFUSED = {
     "whole words": (corpus.tokenizer, "the tokenizer is a `WordLevel`, and llama.cpp has BPE"),
     "a blank before bytes": (
@@ -105,6 +116,37 @@ REFUSED = {
     "small letters before merges": (
         lambda: changed(making.sentence_piece(), normalizer=normalizers.Lowercase()),
         r"the tokenizer has the normalizer `.*Lowercase.*, for which llama.cpp has no rules",
+    ),
+    "blanks that stay blanks": (
+        lambda: changed(making.sentence_piece(), normalizer=normalizers.Prepend("\u2581")),
+        r"the tokenizer has the normalizer `.*Prepend",
+    ),
+    "splits before merges": (
+        lambda: changed(making.sentence_piece(), pre_tokenizer=pre_tokenizers.Split(Regex(r"\d"), "isolated")),
+        r"the tokenizer has the pre_tokenizer `.*Split",
+    ),
+    "splits before likely pieces": (
+        lambda: changed(
+            making.unigram(),
+            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Split(" ", "removed"), pre_tokenizers.Metaspace()]),
+        ),
+        r"the tokenizer has the pre_tokenizer `.*Split",
+    ),
+    "words before merges": (
+        lambda: changed(
+            making.sentence_piece(),
+            normalizer=normalizers.Prepend("\u2581"),
+            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
+        ),
+        r"the tokenizer has the pre_tokenizer `.*WhitespaceSplit",
+    ),
+    "a table before merges": (
+        lambda: cleaned(making.sentence_piece(), normalizers.Precompiled(making._blanks_for_lines())),
+        r"the tokenizer has the normalizer `.*Precompiled",
+    ),
+    "one blank before merges": (
+        lambda: cleaned(making.sentence_piece(), normalizers.Replace(Regex(" {2,}"), " ")),
+        r"the tokenizer has the normalizer `.* \{2,\}",
     ),
     "words by another rule": (
         lambda: changed(making.word_piece(), pre_tokenizer=pre_tokenizers.Whitespace()),

@@ -195,20 +195,30 @@ def refuse_with_engine(**flags: Any) -> None:
             )
 
 
-def open_packed(source: Source) -> OpenNative | OpenNativeDecoder:
-    """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up."""
+def open_packed(source: Source, *, processor: bool = True) -> OpenNative | OpenNativeDecoder:
+    """Open a packed artifact on the native engine, from its file; its sums were compared when it was looked up.
+
+    Args:
+        source: The artifact.
+        processor: Whether what prepares its inputs is read too.
+    """
     folder, threads = located(source.name), torch.get_num_threads()
-    processor = read_processor(str(folder), source.config, folder)
+    read = read_processor(str(folder), source.config, folder) if processor else None
     if decodes(read_config(folder)):
-        return _open_decoder(source, NativeDecoder(folder, threads), processor)
+        return _open_decoder(source, NativeDecoder(folder, threads), read)
     weights = list(load_skeleton(source.name).parameters())
-    return OpenNative(source, NativeEncoder(folder, threads), processor, weights)
+    return OpenNative(source, NativeEncoder(folder, threads), read, weights)
 
 
-def open_nested(source: Source, size: str | None) -> OpenNativeDecoder | None:
+def open_nested(source: Source, size: str | None, *, processor: bool = True) -> OpenNativeDecoder | None:
     """Open an elastic decoder on the native engine with all its sizes, from its file; its sums were compared.
 
     None where it is no decoder, and where the engine has no part in memory that is that size: torch takes it out.
+
+    Args:
+        source: The artifact.
+        size: The size that is in use; None for the largest.
+        processor: Whether what prepares its inputs is read too.
     """
     folder = located(source.name)
     if not decodes(read_config(folder)):
@@ -216,7 +226,8 @@ def open_nested(source: Source, size: str | None) -> OpenNativeDecoder | None:
     decoder = NativeDecoder(folder, torch.get_num_threads())
     if decoder.sizes is None or (size is not None and not decoder.sizes.takes(size)):
         return None
-    return _open_decoder(source, decoder, read_processor(str(folder), source.config, folder), size)
+    read = read_processor(str(folder), source.config, folder) if processor else None
+    return _open_decoder(source, decoder, read, size)
 
 
 def _open_decoder(source: Source, decoder: NativeDecoder, processor: Any, size: str | None = None) -> OpenNativeDecoder:

@@ -40,6 +40,7 @@ class Architecture:
         causal: Whether a token sees only those before it.
         any_heads: Whether heads need not fill the hidden states exactly.
         biases: Whether anything has a bias.
+        computed: Settings of a config that change the forward → the only value that is computed.
     """
 
     name: str
@@ -53,13 +54,14 @@ class Architecture:
     causal: bool = True
     any_heads: bool = False
     biases: bool = True
+    computed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def architecture_of(model: PreTrainedModel) -> Architecture:
     """What llama.cpp computes a model as.
 
     Raises:
-        ArtifactError: Where it has no such architecture, or computes another head, activation or width.
+        ArtifactError: Where it has no such architecture, or computes another head, activation, width or setting.
     """
     anatomy = Anatomy.of(model)
     name, kind = anatomy.family.name, type(model).__name__
@@ -79,6 +81,13 @@ def architecture_of(model: PreTrainedModel) -> Architecture:
             f"the activation is `{activation}`, and llama.cpp computes {' or '.join(sorted(architecture.activations))} "
             f"in `{architecture.name}`; export the model as ONNX"
         )
+    for setting, computed in architecture.computed.items():
+        value = getattr(anatomy.config, setting, None)
+        if value not in (None, computed):
+            raise ArtifactError(
+                f"the config has `{setting}` `{value}`, and llama.cpp computes `{architecture.name}` with "
+                f"`{computed}`; export the model as ONNX"
+            )
     _check_widths(anatomy, architecture)
     return architecture
 
@@ -183,6 +192,8 @@ def _one(name: str) -> float:
 _SILU = frozenset({"silu"})
 _POOLED = {"pooler.dense": "cls", "classifier": "cls.output"}
 _DENSE = {"classifier.dense": "cls", "classifier.out_proj": "cls.output", "pooler.dense": None}
+#: Encoders that may be told to look back alone.
+_BOTH_WAYS = {"is_decoder": False}
 
 
 def _roberta(prefix: str) -> Architecture:
@@ -194,6 +205,7 @@ def _roberta(prefix: str) -> Architecture:
         renamed=_DENSE,
         dropped_positions=lambda config: config.pad_token_id + 1,
         causal=False,
+        computed=_BOTH_WAYS,
     )
 
 
@@ -207,9 +219,22 @@ ARCHITECTURES: dict[str, Architecture] = {
         "qwen3", frozenset({"Qwen3Model", "Qwen3ForCausalLM"}), _SILU, _rms, any_heads=True, biases=False
     ),
     "gemma": Architecture(
-        "gemma", frozenset({"GemmaModel", "GemmaForCausalLM"}), GELU, _rms, added=_one, any_heads=True, biases=False
+        "gemma",
+        frozenset({"GemmaModel", "GemmaForCausalLM"}),
+        GELU,
+        _rms,
+        added=_one,
+        any_heads=True,
+        biases=False,
+        computed={"use_bidirectional_attention": False},
     ),
-    "gpt2": Architecture("gpt2", frozenset({"GPT2Model", "GPT2LMHeadModel"}), GELU, _layer_norm),
+    "gpt2": Architecture(
+        "gpt2",
+        frozenset({"GPT2Model", "GPT2LMHeadModel"}),
+        GELU,
+        _layer_norm,
+        computed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
+    ),
     "gpt_neox": Architecture("gptneox", frozenset({"GPTNeoXModel", "GPTNeoXForCausalLM"}), GELU, _neox, _apart),
     "bert": Architecture(
         "bert",
@@ -218,6 +243,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         _layer_norm,
         renamed=_POOLED,
         causal=False,
+        computed=_BOTH_WAYS,
     ),
     "roberta": _roberta("Roberta"),
     "xlm-roberta": _roberta("XLMRoberta"),

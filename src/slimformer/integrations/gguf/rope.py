@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Ways of stretching rotations that a file can tell.
 KNOWN = ("default", "linear", "llama3")
+#: The family of which parts of heads may be rotated; others read no such setting.
+PARTLY = "gpt_neox"
 #: What blocks attend to: all tokens, or those near.
 FULL, WINDOW = "full_attention", "sliding_attention"
 #: The tensor by which llama.cpp divides each frequency.
@@ -39,8 +41,13 @@ def rope_settings(config: Any, anatomy: Anatomy) -> dict[str, Any]:
         raise ArtifactError(
             "some blocks attend to a sliding window, which an export to GGUF does not know; export the model as ONNX"
         )
-    width = anatomy.blocks[0].head_width
-    turned = int(width * rope.get("partial_rotary_factor", 1.0))
+    width, share = anatomy.blocks[0].head_width, rope.get("partial_rotary_factor", 1.0)
+    if share != 1 and anatomy.family.name != PARTLY:
+        raise ArtifactError(
+            f"`partial_rotary_factor` is {share:g}, and family `{anatomy.family.name}` rotates whole heads; take it "
+            "out of `rope_parameters`"
+        )
+    turned = int(width * share)
     if turned % 2:
         raise ArtifactError(
             f"{turned} of the {width} values of a head are rotated, and llama.cpp rotates pairs; export the model as "

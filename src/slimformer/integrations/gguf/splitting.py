@@ -52,15 +52,34 @@ def space_prefix(rules: dict[str, Any]) -> bool:
     Raises:
         ArtifactError: Where the text is cleaned or split in another way than llama.cpp does.
     """
-    cleaning = [step for step in _steps(rules, "normalizer", "normalizers") if not _is_blank(step)]
+    normalizing = _steps(rules, "normalizer", "normalizers")
+    cleaning = [step for step in normalizing if not _is_blank(step)]
+    written = len(cleaning) < len(normalizing)  # blanks, as the character that stands for them
     prepends = [step for step in cleaning if step.get("type") == "Prepend"]
     if any(step not in prepends and step.get("type") != "Precompiled" and not _squeezes(step) for step in cleaning):
         raise _refusal(rules, "normalizer")
     splitting = _steps(rules, "pre_tokenizer", "pretokenizers")
     metaspaces = [step for step in splitting if step.get("type") == "Metaspace"]
-    if any(step not in metaspaces and step.get("type") not in ("WhitespaceSplit", "Split") for step in splitting):
+    if not written and not metaspaces:
+        raise _refusal(rules, "normalizer")
+    others = [step for step in splitting if step not in metaspaces and step.get("type") != "WhitespaceSplit"]
+    # Gemma splits at blanks, of which none are left by then.
+    if any(not written or not _splits_at_blanks(step) for step in others):
         raise _refusal(rules, "pre_tokenizer")
     return bool(prepends) or any(step.get("prepend_scheme", "always") != "never" for step in metaspaces)
+
+
+def merged_space_prefix(rules: dict[str, Any]) -> bool:
+    """The same before characters are merged, where llama.cpp neither takes blanks together nor cleans by a table.
+
+    Raises:
+        ArtifactError: Where the text is cleaned or split in another way than llama.cpp does.
+    """
+    if precompiled(rules) is not None or any(map(_squeezes, _steps(rules, "normalizer", "normalizers"))):
+        raise _refusal(rules, "normalizer")
+    if squeezes(rules):
+        raise _refusal(rules, "pre_tokenizer")
+    return space_prefix(rules)
 
 
 def squeezes(rules: dict[str, Any]) -> bool:
@@ -112,6 +131,10 @@ def _steps(rules: dict[str, Any], part: str, inner: str) -> list[dict[str, Any]]
 def _is_blank(step: dict[str, Any]) -> bool:
     """Whether a step writes blanks as the character that stands for them."""
     return step.get("type") == "Replace" and step.get("pattern") == {"String": " "} and step.get("content") == BLANK
+
+
+def _splits_at_blanks(step: dict[str, Any]) -> bool:
+    return step.get("type") == "Split" and step.get("pattern") == {"String": " "}
 
 
 def _squeezes(step: dict[str, Any]) -> bool:

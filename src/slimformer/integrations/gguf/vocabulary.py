@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ArtifactError
 from slimformer.files import parse_json
-from slimformer.integrations.gguf.splitting import byte_split, precompiled, space_prefix, squeezes, wordpiece_rules
+from slimformer.integrations.gguf.splitting import (
+    byte_split,
+    merged_space_prefix,
+    precompiled,
+    space_prefix,
+    squeezes,
+    wordpiece_rules,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,7 +163,7 @@ def _sentence_piece(rules: dict[str, Any], pieces: _Pieces) -> _Way:
         if number is not None and scores[number] == 0:
             # The first pair that makes a piece is the one its merging waits for.
             scores[number] = -1.0 - rank
-    return _Way("llama", scores=scores, settings={"add_space_prefix": space_prefix(rules)})
+    return _Way("llama", scores=scores, settings={"add_space_prefix": merged_space_prefix(rules)})
 
 
 def _word_piece(rules: dict[str, Any], pieces: _Pieces) -> _Way:
