@@ -9,8 +9,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from slimformer.integrations.transformers import register_with_transformers
-from slimformer.registry import METHODS
+from slimformer.distribution import check_installed, explain_missing, is_whole, needs_all
+
+check_installed()
+if is_whole():
+    from slimformer.integrations.transformers import register_with_transformers
+    from slimformer.registry import METHODS
+else:
+    explain_missing()
 
 if TYPE_CHECKING:
     from slimformer import (
@@ -53,7 +59,7 @@ __all__ = [
     "tasks",
     "verify",
     "views",
-    *METHODS.own,
+    *(METHODS.own if is_whole() else ()),
 ]
 
 _SUBMODULES = frozenset(
@@ -87,6 +93,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"slimformer.{name}")
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
+    if not is_whole():
+        raise AttributeError(needs_all(f"slimformer.{name}"))
     if name in METHODS:
         from slimformer.methods.run import function_of
 
@@ -95,7 +103,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *METHODS})
+    return sorted({*__all__, *(METHODS if is_whole() else ())})
 
 
-register_with_transformers()
+if is_whole():
+    register_with_transformers()

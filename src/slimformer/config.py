@@ -6,7 +6,6 @@ A field's description is written once and serves as help of the command line and
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from decimal import Decimal
 from pathlib import PurePath
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from slimformer.counts import MOST, check_threads
 from slimformer.errors import ConfigError, UsageError, describe, visible
 from slimformer.files import HALF, as_path, texts_in
 from slimformer.settings_file import read_settings
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-#: More of anything that is counted is a slip of the hand, and overflows what libraries count in.
-MOST = 2**31 - 1
 #: A count of which there is at least one.
 Positive = Annotated[int, Field(ge=1, le=MOST)]
 #: Rates, weights and thresholds beyond these vanish in float32, or their products do not fit into it.
@@ -99,27 +97,7 @@ def parse_count(value: Any) -> int | None:
 #: A budget of bytes, and one of whatever else is counted, such as parameters.
 Bytes = Annotated[int, BeforeValidator(parse_bytes)]
 Count = Annotated[int, BeforeValidator(parse_count)]
-#: More threads than that help on no machine that has fewer cores.
-_MOST_THREADS = 64
-
-
-def check_threads(count: int) -> int:
-    """A number of threads that this machine can start; else a `ValueError`."""
-    cores = os.cpu_count() or 1
-    most = max(_MOST_THREADS, cores)
-    if type(count) is not int or not 1 <= count <= most:
-        raise ValueError(f"this machine has {cores} cores; give 1 to {most}")
-    return count
-
-
 Threads = Annotated[int, AfterValidator(check_threads)]
-
-
-def check_count(flag: str, count: int) -> int:
-    """A number that something is counted by, such as the examples of a batch; else a `UsageError`."""
-    if type(count) is not int or not 1 <= count <= MOST:
-        raise UsageError(f"`--{flag}` is `{describe(count)}`; give 1 or more, {MOST} at most")
-    return count
 
 
 class Config(BaseModel):

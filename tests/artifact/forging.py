@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact import Manifest, fingerprint
 from slimformer.artifact.checks import sum_file
-from slimformer.artifact.manifest import _canonical, _sum_of
+from slimformer.artifact.opening.manifest import canonical, sum_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,4 +45,4 @@ def sign(folder: Path, **changes: Any) -> None:
 
 def signed(content: dict[str, Any]) -> bytes:
     """The bytes of a manifest with that content and the sum that fits."""
-    return _canonical({**content, "sha256": _sum_of(content)})
+    return canonical({**content, "sha256": sum_of(content)})

@@ -19,7 +19,7 @@ BLOCKS = zoo.WIDTH["num_hidden_layers"]
 @pytest.fixture
 def folder(tmp_path):
     elastic = make_elastic(zoo.build("llama"), name_sizes((0.25, 0.5, 1), depth=(0.4, 1, 1)))
-    (tmp_path / SIZES).write_text(SizesRecord.of(elastic).model_dump_json())
+    (tmp_path / SIZES).write_text(SizesRecord.of(elastic).to_json())
     (tmp_path / PUBLISHED).write_text(json.dumps({"published": [{"name": "phone", "allocation": "S,0,XL"}]}))
     return tmp_path, elastic
 

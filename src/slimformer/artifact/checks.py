@@ -1,15 +1,15 @@
-"""What is checked of a folder before it is parsed: its files by their sums, its configs by what they ask for."""
+"""The sums of files, configs without code, and weights that are numbers."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.layout import CONFIG, MANIFEST, list_files
 from slimformer.artifact.manifest import FileSum
-from slimformer.errors import ArtifactError, CheckpointError
-from slimformer.models import names
+from slimformer.artifact.opening.configs import read_config
+from slimformer.artifact.opening.files import measure
+from slimformer.errors import ArtifactError
 from slimformer.models.trust import CODE_KEYS, trusted
 from slimformer.models.weights import not_finite
 
@@ -21,30 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact.manifest import Manifest
-
-#: Keys that make Transformers read other weights than the checked ones.
-DIVERTING_KEYS = frozenset({"transformers_weights"})
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read one config of an artifact as a JSON object."""
-    try:
-        return names.read_config(path)
-    except CheckpointError as error:
-        raise ArtifactError(str(error)) from error
-
-
-def check_configs(folder: Path) -> None:
-    """Refuse every config of `folder` that asks for code, or that leads away from the folder's weights."""
-    for path in sorted(folder.glob("*config.json")):
-        keys = _all_keys(read_config(path))
-        for key in sorted(keys & DIVERTING_KEYS):
-            raise ArtifactError(f"`{path}` leads to other weights by `{key}`; remove the key")
-        for key in sorted(keys & CODE_KEYS):
-            if not trusted():
-                raise ArtifactError(
-                    f"`{path}` asks to run code by `{key}`; load with trust_remote_code=True if you trust it"
-                )
 
 
 def drop_code(folder: Path) -> None:
@@ -59,60 +35,15 @@ def drop_code(folder: Path) -> None:
             path.write_text(f"{json.dumps(kept, indent=2, ensure_ascii=False)}\n", encoding="utf-8")
 
 
-def _all_keys(content: object) -> set[str]:
-    keys: set[str] = set()
-    waiting = [content]
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict):
-            keys.update(item)
-            waiting.extend(item.values())
-        elif isinstance(item, list):
-            waiting.extend(item)
-    return keys
-
-
 def sum_file(path: Path) -> FileSum:
     """Measure one file."""
-    try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            return FileSum(sha256=digest, bytes=file.tell())
-    except OSError as error:
-        raise ArtifactError(f"cannot read `{path}`: {error.strerror}; check its permissions and the disk") from error
+    digest, size = measure(path)
+    return FileSum(sha256=digest, bytes=size)
 
 
 def sum_files(folder: Path) -> dict[str, FileSum]:
     """Measure every file of `folder` but the manifest itself."""
     return {name: sum_file(folder / name) for name in list_files(folder) if name != MANIFEST}
-
-
-def check_files(folder: Path, expected: Mapping[str, FileSum]) -> None:
-    """Compare the files of `folder` with their sums: names first, then sizes, then hashes."""
-    present = set(list_files(folder)) - {MANIFEST}
-    for name in sorted(expected.keys() - present):
-        raise ArtifactError(f"artifact `{folder}` lacks `{name}`; copy it again")
-    for name in sorted(present - expected.keys()):
-        raise ArtifactError(f"artifact `{folder}` holds `{name}`, which {MANIFEST} does not list; remove it")
-    for name, recorded in expected.items():
-        size = (folder / name).stat().st_size
-        if size != recorded.bytes:
-            what = "is cut short" if size < recorded.bytes else "has grown"
-            raise ArtifactError(
-                f"`{name}` of artifact `{folder}` {what}: {size:,} bytes instead of {recorded.bytes:,}; "
-                "copy the artifact again"
-            )
-    _check_hashes(folder, expected)
-
-
-def _check_hashes(folder: Path, expected: Mapping[str, FileSum]) -> None:
-    for name, recorded in expected.items():
-        digest = sum_file(folder / name).sha256
-        if digest != recorded.sha256:
-            raise ArtifactError(
-                f"`{name}` of artifact `{folder}` was changed: its SHA-256 is {digest[:12]}… instead of "
-                f"{recorded.sha256[:12]}…; copy the artifact again"
-            )
 
 
 def check_finite(tensors: Mapping[str, Tensor], where: str) -> None:

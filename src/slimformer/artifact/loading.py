@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
-from slimformer.artifact.checks import check_class, check_configs, check_files, check_finite, find_class, read_config
+from slimformer.artifact.checks import check_class, check_finite, find_class
 from slimformer.artifact.layout import CONFIG
 from slimformer.artifact.manifest import Manifest, read_manifest
+from slimformer.artifact.opening.configs import check_configs, read_config
+from slimformer.artifact.opening.files import check_files
 from slimformer.artifact.probe import read_probe
 from slimformer.artifact.probe.recorded import check_recorded
 from slimformer.artifact.storage.handler import storage_of
 from slimformer.artifact.task import check_task
-from slimformer.errors import ArtifactError, CheckpointError, ConfigError
+from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models import load_config, located, quiet, trusted, trusting
 from slimformer.models.processors import check_tokenizer, processor_class
-from slimformer.models.processors.backend import check_backend, panics_raised
+from slimformer.models.processors.backend import check_backend
 from slimformer.models.settings import as_device, as_dtype
+from slimformer.panics import panics_raised
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from slimformer.artifact.storage.handler import Storage
-    from slimformer.runtime.decoding.texts import NativeTexts
 
 
 @dataclass(frozen=True)
@@ -49,86 +51,24 @@ class Report:
     max_difference: float
 
 
-@overload
-def load(folder: str | Path, *, engine: Literal["native"]) -> NativeTexts: ...
-
-
-@overload
-def load(
+def load_for_torch(
     folder: str | Path,
-    check: bool = True,
-    trust_remote_code: bool = False,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-    base: str | Path | None = None,
-    cast_base: bool = False,
     *,
-    engine: None = None,
-) -> Loaded: ...
-
-
-def load(
-    folder: str | Path,
-    check: bool = True,
-    trust_remote_code: bool = False,
-    device: str | torch.device | None = None,
-    dtype: str | torch.dtype | None = None,
-    base: str | Path | None = None,
-    cast_base: bool = False,
-    *,
-    engine: str | None = None,
-) -> Loaded | NativeTexts:
-    """Load an artifact with the class it was saved from.
-
-    What `verify` refuses is refused here too, by the same code.
-
-    Args:
-        folder: the folder that `save` wrote, or a copy of it; or its name on the Hub, `owner/name` or
-            `owner/name@revision`.
-        check: compare how inputs are read and what is answered with what was recorded at saving. Without it the sums
-            of all files, and that every weight is there, are checked none the less.
-        trust_remote_code: run code that the folder brings or refers to.
-        device: where the model goes; the CPU when not given.
-        dtype: type of the weights in memory; as saved when not given.
-        base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
-        cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
-        engine: `native` for the native engine, without torch; what comes then is asked with texts. None of the other
-            settings goes with it.
-
-    Example:
-        >>> loaded = load("out/sst2")
-        >>> loaded.model(**loaded.processor("a fine film", return_tensors="pt")).logits
-        >>> load("out/sst2", engine="native").predict("a fine film")
-        [{'label': 'positive', 'score': 0.98}]
-    """
-    if engine is not None:
-        others = trust_remote_code or cast_base or not check or (device, dtype, base) != (None, None, None)
-        return _load_native(located(folder), engine, others)
+    check: bool,
+    code: bool,
+    device: str | torch.device | None,
+    dtype: str | torch.dtype | None,
+    base: str | Path | None,
+    cast_base: bool,
+) -> Loaded:
+    """Load an artifact into torch; the settings are those of `load`, and `code` whether that of the folder may run."""
     path, place, kind = located(folder), as_device(device), as_dtype(dtype)
-    with trusting(trust_remote_code):
+    with trusting(code):
         manifest = checked_manifest(path)
         loaded, _ = load_checked(path, manifest, dtype=kind, base=base, cast_base=cast_base, check=check)
     if device is not None:
         loaded.model.to(place)  # type: ignore[arg-type]
     return loaded
-
-
-def _load_native(path: Path, engine: str, others: bool) -> NativeTexts:
-    from slimformer.runtime.decoding.architecture import decodes
-    from slimformer.runtime.decoding.texts import open_texts
-    from slimformer.sizes.table import SIZES
-
-    if engine != "native" or others:
-        raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
-    manifest = checked_manifest(path)
-    # Of an elastic model there is the largest size as a plain or packed checkpoint; decoders read the others of it.
-    nested = (path / SIZES).is_file() and decodes(read_config(path / CONFIG))
-    if manifest.model.storage not in ("plain", "packed") and not nested:
-        raise ArtifactError(
-            f"`{path}` is stored as {manifest.model.storage}, which the engine does not read alone; merge or extract it"
-        )
-    length = None if manifest.task is None else manifest.task.settings.get("max_length")
-    return open_texts(path, max_length=length if isinstance(length, int) else None)
 
 
 def verify(

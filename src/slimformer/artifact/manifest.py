@@ -9,8 +9,6 @@ with a default changes no file written before it. Format 1 wrote every field of 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -24,18 +22,22 @@ from pydantic import (
     model_validator,
 )
 
-from slimformer.artifact.layout import MANIFEST, MASK, is_safe_name
+from slimformer.artifact.layout import MANIFEST, is_safe_name
+from slimformer.artifact.opening.manifest import (
+    FORMAT,
+    canonical,
+    changed,
+    check_format,
+    parse,
+    read_bytes,
+    sum_of,
+    with_storage,
+)
 from slimformer.config import first_problem
 from slimformer.errors import ArtifactError
-from slimformer.files import JsonError, as_path, parse_json
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-#: Version of the format written, and the newest one read.
-FORMAT = 2
-#: A manifest is a few kilobytes; a file beyond this is not one.
-MAX_BYTES = 16 * 1024 * 1024
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -133,12 +135,7 @@ class Manifest(Record):
     @classmethod
     def _storage_of_format_1(cls, content: Any) -> Any:
         """Format 1 left it to the files how weights are stored."""
-        if not isinstance(content, dict) or content.get("format") != 1 or not isinstance(content.get("model"), dict):
-            return content
-        storage = (
-            "mask" if MASK in _mapping(content.get("files")) else "packed" if content["model"].get("packed") else None
-        )
-        return content if storage is None else {**content, "model": {**content["model"], "storage": storage}}
+        return with_storage(content)
 
     @field_validator("files")
     @classmethod
@@ -157,13 +154,13 @@ class Manifest(Record):
     def to_bytes(self) -> bytes:
         """Serialise to the one form of the newest format that is valid on disk."""
         content = {**self.model_dump(mode="json", exclude_defaults=True), "format": FORMAT}
-        return _canonical({**content, "sha256": _sum_of(content)})
+        return canonical({**content, "sha256": sum_of(content)})
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = MANIFEST) -> Manifest:
         """Parse and check; every defect is an `ArtifactError` that begins with `source`."""
-        raw = _parse(data, source)
-        _check_format(raw.get("format"), source)
+        raw = parse(data, source)
+        check_format(raw.get("format"), source)
         recorded = raw.pop("sha256", None)
         try:
             manifest = cls.model_validate(raw)
@@ -173,52 +170,15 @@ class Manifest(Record):
             raise ArtifactError(f"`{source}` is nested too deeply; save the artifact again") from error
         # What was validated, not what was parsed: a value of another type is a change too.
         stored = _restricted(manifest.model_dump(mode="json"), raw)
-        if recorded != _sum_of(raw) or data != _canonical({**stored, "sha256": recorded}):
-            raise ArtifactError(
-                f"`{source}` was changed after it was written (its own sum is {recorded!r}); "
-                "copy the artifact again from where it was made"
-            )
+        if recorded != sum_of(raw) or data != canonical({**stored, "sha256": recorded}):
+            raise changed(source, recorded)
         return manifest
 
 
 def read_manifest(folder: str | Path) -> Manifest:
     """Read and check `slimformer.json` of an artifact; the other files are not looked at."""
-    path = as_path(folder) / MANIFEST
-    if not path.parent.is_dir():
-        raise ArtifactError(f"no folder at `{folder}`; give the folder of an artifact{_interrupted(path.parent)}")
-    if not path.is_file():
-        raise ArtifactError(
-            f"folder `{folder}` has no {MANIFEST}, so it is no artifact; give a folder that slimformer wrote, "
-            "or load a plain checkpoint with transformers"
-        )
-    size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise ArtifactError(f"`{path}` has {size:,} bytes, more than any manifest; copy the artifact again")
-    return Manifest.from_bytes(path.read_bytes(), str(path))
-
-
-def _interrupted(folder: Path) -> str:
-    kept = sorted(folder.absolute().parent.glob(f".{folder.name}.old-*"))
-    return f"; an interrupted overwrite left the former one at `{kept[0]}`, rename it back" if kept else ""
-
-
-def _mapping(content: Any) -> dict[str, Any]:
-    """An object of the file; of anything else, which validation refuses, an empty one."""
-    return content if isinstance(content, dict) else {}
-
-
-def _canonical(content: dict[str, Any]) -> bytes:
-    try:
-        text = json.dumps(content, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False)
-        return f"{text}\n".encode()
-    except ValueError as error:
-        raise ArtifactError(
-            f"{MANIFEST} cannot hold a value of the manifest: {error}; give finite numbers and text"
-        ) from error
-
-
-def _sum_of(content: dict[str, Any]) -> str:
-    return hashlib.sha256(_canonical(content)).hexdigest()
+    path, data = read_bytes(folder)
+    return Manifest.from_bytes(data, str(path))
 
 
 def _restricted(content: Any, raw: Any) -> Any:
@@ -228,22 +188,3 @@ def _restricted(content: Any, raw: Any) -> Any:
     if isinstance(content, list) and isinstance(raw, list):
         return [_restricted(one, other) for one, other in zip(content, raw, strict=True)]
     return content
-
-
-def _parse(data: bytes, source: str) -> dict[str, Any]:
-    try:
-        raw = parse_json(data)
-    except JsonError as error:
-        raise ArtifactError(f"`{source}` is not valid JSON: {error}; copy the artifact again") from error
-    if not isinstance(raw, dict):
-        raise ArtifactError(f"`{source}` holds a {type(raw).__name__}, not an object; copy the artifact again")
-    return raw
-
-
-def _check_format(number: object, source: str) -> None:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ArtifactError(f"`{source}` has the format {number!r}, which is no version; copy the artifact again")
-    if number > FORMAT:
-        raise ArtifactError(
-            f"`{source}` is of format {number}, and this slimformer reads up to format {FORMAT}; update slimformer"
-        )

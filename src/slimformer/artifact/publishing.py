@@ -12,9 +12,9 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from slimformer.artifact.card import write_card
-from slimformer.artifact.checks import check_files
 from slimformer.artifact.layout import CARD, MANIFEST
 from slimformer.artifact.manifest import FileSum, Manifest, Step, read_manifest
+from slimformer.artifact.opening.files import check_files
 from slimformer.artifact.storage.handler import storage_of
 
 if TYPE_CHECKING:

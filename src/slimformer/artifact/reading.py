@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, ValidationError
 
-from slimformer.artifact.checks import read_config
 from slimformer.artifact.layout import CONFIG, READING
 from slimformer.artifact.manifest import Record, Sha256
+from slimformer.artifact.opening.configs import read_config
 from slimformer.artifact.probe import ProbeOutput, difference, noise, sampled
 from slimformer.errors import ArtifactError, CheckpointError
 from slimformer.models import quiet

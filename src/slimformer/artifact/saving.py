@@ -10,10 +10,12 @@ from pydantic import ValidationError
 
 from slimformer.artifact import reading
 from slimformer.artifact.card import write_card
-from slimformer.artifact.checks import check_files, check_finite, drop_code, read_config, sum_file, sum_files
+from slimformer.artifact.checks import check_finite, drop_code, sum_file, sum_files
 from slimformer.artifact.layout import CARD, CONFIG, DATA_SUFFIXES, MANIFEST, PROBE, READING
 from slimformer.artifact.loading import load_model, load_processor
 from slimformer.artifact.manifest import Base, Manifest, ModelRecord, Step, TaskRecord, read_manifest
+from slimformer.artifact.opening.configs import read_config
+from slimformer.artifact.opening.files import check_files
 from slimformer.artifact.probe import Probe, ask, batch_for, difference, given_batch
 from slimformer.artifact.provenance import chain, count, fingerprint, size, stored_tensors
 from slimformer.artifact.staging import open_to_readers, staging

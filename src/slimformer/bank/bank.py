@@ -17,7 +17,7 @@ from slimformer.bank.native import NativeBase, NativeTask
 from slimformer.bank.prediction import predict, run_in_torch
 from slimformer.bank.sharing import Sealed, SharedBase, apart
 from slimformer.bank.tasks import BankTask
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
 from slimformer.inference.door import look_up, open_model
 from slimformer.inference.native import is_native, refuse_with_engine

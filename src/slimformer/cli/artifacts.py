@@ -192,7 +192,7 @@ def extract_size(
         order: Which blocks are larger within a budget, if not all can be alike.
         sensitivity: Choose by the loss that each size costs in each block on training examples of `--data` instead.
     """
-    from slimformer.config import check_count
+    from slimformer.counts import check_count
     from slimformer.inference.extraction import Choice
 
     if length is not None:
@@ -259,4 +259,4 @@ def _published(
     lines["published"] = (
         f"{artifact}: `--size {name}` is {record.allocation}, {record.cost['parameters']:,.0f} parameters{quality}"
     )
-    return record.model_dump()
+    return asdict(record)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from slimformer.cli.output import Json, SizeFlags, human_bytes, print_json, print_table
-from slimformer.config import MOST
+from slimformer.counts import MOST
 from slimformer.errors import UsageError
 
 

@@ -18,7 +18,7 @@ import torch
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.artifact.storage.handler import storage_of
-from slimformer.config import MOST, check_count
+from slimformer.counts import MOST, check_count
 from slimformer.errors import ConfigError, UsageError, describe
 from slimformer.inference.door import open_model
 from slimformer.inference.onnx import look_up_onnx, onnx_file, random_arrays, refuse_flags

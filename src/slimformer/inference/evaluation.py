@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer import models
 from slimformer.anatomy import family_of
 from slimformer.artifact.storage.onnx.handler import not_in_torch
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.codec import longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from slimformer import models
 from slimformer.artifact.task import recorded_kind
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError, SizeError
 from slimformer.inference.codec import TaskCodec, longest, recorded_length
 from slimformer.inference.door import OpenModel, look_up, open_runnable

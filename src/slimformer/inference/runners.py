@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from slimformer.config import check_threads
+from slimformer.counts import check_threads
 from slimformer.errors import CheckpointError, UsageError, describe
 from slimformer.tasks.features import as_tensors
 

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from slimformer import models
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import CheckpointError, ConfigError, DataError, describe
 from slimformer.files import as_path
 from slimformer.inference.door import look_up, open_model

@@ -3,21 +3,26 @@
 Importing this package is quick: torch and transformers are loaded by the functions that need them.
 """
 
-from slimformer.models.hub import HubName, cached
-from slimformer.models.loading import check_weights, load_model, load_skeleton, new_weights, stored_class
-from slimformer.models.names import (
-    ALIASES,
-    hub_name,
-    is_causal,
-    load_config,
-    located,
-    positions,
-    quiet,
-    resolve,
-    sees_images,
-)
-from slimformer.models.processors import load_processor, name_padding
-from slimformer.models.trust import trusted, trusting
+from typing import TYPE_CHECKING
+
+from slimformer.lazy import lazy
+
+if TYPE_CHECKING:
+    from slimformer.models.hub import HubName, cached
+    from slimformer.models.loading import check_weights, load_model, load_skeleton, new_weights, stored_class
+    from slimformer.models.names import (
+        ALIASES,
+        hub_name,
+        is_causal,
+        load_config,
+        located,
+        positions,
+        quiet,
+        resolve,
+        sees_images,
+    )
+    from slimformer.models.processors import load_processor, name_padding
+    from slimformer.models.trust import trusted, trusting
 
 #: Positions with this label count for nothing in losses of Transformers, nor in metrics.
 IGNORED = -100
@@ -45,3 +50,27 @@ __all__ = [
     "trusted",
     "trusting",
 ]
+__getattr__ = lazy(
+    __name__,
+    {
+        "hub": ("HubName", "cached"),
+        "loading": ("check_weights", "load_model", "load_skeleton", "new_weights", "stored_class"),
+        "names": (
+            "ALIASES",
+            "hub_name",
+            "is_causal",
+            "load_config",
+            "located",
+            "positions",
+            "quiet",
+            "resolve",
+            "sees_images",
+        ),
+        "processors": ("load_processor", "name_padding"),
+        "trust": ("trusted", "trusting"),
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

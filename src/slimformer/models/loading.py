@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from slimformer.errors import CheckpointError
-from slimformer.models.names import first_sentence, load_config, quiet, read_config, resolve
+from slimformer.models.names import first_sentence, load_config, quiet, resolve
 from slimformer.models.trust import needs_code, trusted
-from slimformer.models.weights import GENERATION, check_size, check_types, not_finite, tensor_files
+from slimformer.models.weights import GENERATION, check_size, check_types, not_finite, read_config, tensor_files
 from slimformer.models.widths import as_described
 
 if TYPE_CHECKING:

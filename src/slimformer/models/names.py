@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
-from slimformer.files import JsonError, as_path, read_json
+from slimformer.files import as_path
 from slimformer.models.hub import AT, HubName, fetch, parse_name
 from slimformer.models.settings import check_settings
 from slimformer.models.trust import check_kernels, code_refused, trusted
-from slimformer.models.weights import CONFIG_BYTES
+from slimformer.models.weights import read_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -147,19 +147,6 @@ def _check_folder(folder: Path, name: str | None = None) -> None:
         what = f"folder `{folder}`" if name is None else f"`{name}` of the Hub"
         raise CheckpointError(f"{what} has no config.json; give the folder that `save_pretrained` wrote")
     read_config(path)
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read one config of a checkpoint as a JSON object."""
-    try:
-        config = read_json(path, CONFIG_BYTES)
-    except OSError as error:
-        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}; copy the folder again") from error
-    except JsonError as error:
-        raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the folder again") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the folder again")
-    return config
 
 
 def _looks_like_path(text: str) -> bool:

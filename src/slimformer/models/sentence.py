@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from slimformer.errors import CheckpointError, describe
 from slimformer.files import JsonError, as_path, read_json
-from slimformer.models.names import resolve
 from slimformer.models.weights import CONFIG_BYTES
 
 if TYPE_CHECKING:
@@ -95,6 +94,8 @@ class SentenceSettings:
     @classmethod
     def of(cls, name: str | Path) -> Self | None:
         """Read what is recorded of a model by name: an alias, a folder or a Hub name."""
+        from slimformer.models.names import resolve
+
         return cls.read(resolve(name))
 
     def write(self, folder: str | Path, width: int) -> None:

@@ -37,6 +37,19 @@ FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 CODES_IN_BYTE = 8
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """Read one config of a checkpoint as a JSON object."""
+    try:
+        config = read_json(path, CONFIG_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"`{path}` cannot be read: {error.strerror}; copy the folder again") from error
+    except JsonError as error:
+        raise CheckpointError(f"`{path}` is not valid JSON: {error}; copy the folder again") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"`{path}` holds a {type(config).__name__}, not an object; copy the folder again")
+    return config
+
+
 def tensor_files(folder: Path, names: Sequence[str] = PLAIN_WEIGHTS) -> list[Path]:
     """The safetensors files of a checkpoint, by default a plain one; an index names files of its own folder only."""
     for name in names:

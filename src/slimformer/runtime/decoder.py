@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import DataError, SizeError, describe
 from slimformer.files import as_path
 from slimformer.runtime.building import ModelParts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.config import check_threads
+from slimformer.counts import check_threads
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import JsonError, as_path, read_json
 from slimformer.runtime.architecture import architecture_of, head_of

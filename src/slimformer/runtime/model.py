@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import JsonError, as_path, read_json
-from slimformer.models.processors.backend import panics_raised
 from slimformer.models.sentence import SentenceSettings
+from slimformer.panics import panics_raised
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.encoder import CONFIG_BYTES, NativeEncoder
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from slimformer.artifact.converting.filling import fill_up
 from slimformer.artifact.layout import MASK
-from slimformer.artifact.loading import load
 from slimformer.artifact.manifest import Manifest, Step, read_manifest
+from slimformer.artifact.opening.engines import load
 from slimformer.artifact.saving import save
 from slimformer.artifact.staging import check_place
 from slimformer.artifact.storage.mask import assemble, narrow

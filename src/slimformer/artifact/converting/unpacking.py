@@ -6,8 +6,8 @@ import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact.converting.filling import fill_up
-from slimformer.artifact.loading import load
 from slimformer.artifact.manifest import Manifest, Step, read_manifest
+from slimformer.artifact.opening.engines import load
 from slimformer.artifact.probe import ask, batch_for, difference, relative_difference, rounding_spec
 from slimformer.artifact.probe.recorded import TOLERANCE
 from slimformer.artifact.saving import republish, save

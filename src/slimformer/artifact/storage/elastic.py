@@ -42,7 +42,7 @@ class WithSizes(PlainStorage):
         if self.record is None:
             raise ArtifactError("an elastic artifact needs its sizes; save what `slimformer elastic` made")
         super().write(stage, model, processor, base)
-        text = self.record.model_dump_json(exclude_defaults=True)
+        text = self.record.to_json()
         (stage / SIZES).write_text(f"{text}\n", encoding="utf-8")
 
     def read(

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from slimformer.config import check_count, parse_bytes
+from slimformer.config import parse_bytes
+from slimformer.counts import check_count
 from slimformer.errors import UsageError, describe
 from slimformer.inference.comparison.candidate import Candidate, check_names, check_same_rows, split_name
 from slimformer.inference.comparison.cost import time_in_turns

@@ -159,7 +159,7 @@ def publish(
     blocks = choice.of(source, loaded)
     record = PublishedRecord.make(name, blocks.by_block, Elastic.of(loaded.model).names)
     quality = {} if evaluation is None else _measure(source, blocks, evaluation)
-    record = record.model_copy(update={"cost": _cost(loaded, blocks, length), "quality": quality})
+    record = replace(record, cost=_cost(loaded, blocks, length), quality=quality)
     others = [each for each in read_published(located(source.name)) if each.name != name]
     files = {PUBLISHED: write_published([*others, record])}
     republish(source.name, source.name, {}, files=files, overwrite=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.anatomy import Anatomy
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import ConfigError, SizeError
 from slimformer.inference.bench import possible_shapes, time_forward
 from slimformer.inference.door import open_model

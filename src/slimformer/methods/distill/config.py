@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import MOST, Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature
+from slimformer.config import Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature
 from slimformer.corpus.options import StreamOptions
+from slimformer.counts import MOST
 from slimformer.methods.corpus import CacheOptions
 from slimformer.methods.terms import read_terms, refuse_both
 from slimformer.methods.then import ThenOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions
+from slimformer.counts import MOST
 from slimformer.tasks.options import BaseOptions, StoreOptions
 
 

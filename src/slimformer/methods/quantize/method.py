@@ -171,7 +171,7 @@ class Quantize(SizedMethod[QuantizeConfig]):
         self.record = sizes_of_base(self.base)
         if self.record is None:
             return
-        if self.config.kd != "none" and any(size.heads < 1 or size.depth < 1 for size in self.record.sizes):
+        if self.config.kd != "none" and any(size.heads < 1 or size.depth < 1 for size in self.record.nested()):
             raise ConfigError(
                 f"sizes of `{self.base}` have fewer heads or blocks, in which they cannot be compared with a teacher "
                 "layer by layer; give `--kd none`"

@@ -6,8 +6,8 @@ from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import MOST
 from slimformer.corpus.options import CorpusOptions, several
+from slimformer.counts import MOST
 from slimformer.tasks.options import BaseOptions, StoreOptions
 
 #: Share of the corpus's tokens that stay as they are, unless something else is asked for.

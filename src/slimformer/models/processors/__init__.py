@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, describe
 from slimformer.files import as_path
-from slimformer.models.names import ALIASES, first_sentence, load_config, quiet, read_config, resolve, sees_images
-from slimformer.models.processors.backend import check_backend, panics_raised
+from slimformer.models.names import ALIASES, first_sentence, load_config, quiet, resolve, sees_images
+from slimformer.models.processors.backend import check_backend
 from slimformer.models.trust import code_refused, trusted
+from slimformer.models.weights import read_config
+from slimformer.panics import panics_raised
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

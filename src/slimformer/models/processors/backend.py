@@ -7,11 +7,12 @@ process would be aborted.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import CheckpointError, DataError, describe
-from slimformer.models.names import first_sentence, read_config
+from slimformer.models.names import first_sentence
+from slimformer.models.weights import read_config
+from slimformer.panics import panics_raised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,17 +24,6 @@ if TYPE_CHECKING:
 MOST_GROWTH = 1_000
 #: What of a tokenizer rewrites text.
 REWRITERS = ("normalizer", "decoder")
-
-
-@contextmanager
-def panics_raised() -> Iterator[None]:
-    """Make an error of what a tokenizer's own code panics with, which no `except Exception` would see."""
-    try:
-        yield
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        raise ValueError(str(error)) from error
 
 
 def encode_batch(

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from slimformer.models.names import read_config
+from slimformer.models.weights import read_config
 
 if TYPE_CHECKING:
     from pathlib import Path

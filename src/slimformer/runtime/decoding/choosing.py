@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import ConfigError, describe
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from slimformer.config import check_count
+from slimformer.counts import check_count
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import as_path
-from slimformer.models.processors.backend import panics_raised
+from slimformer.panics import panics_raised
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.decoding.architecture import decodes
 from slimformer.runtime.decoding.settings import GenerationSettings
