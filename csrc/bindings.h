@@ -8,11 +8,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
+
+#ifndef _WIN32
+#include <pthread.h>
+#include <unistd.h>
+#endif
 
 #include "dispatch.h"
 #include "encoder.h"
@@ -25,6 +28,14 @@ template <class Number, int axes>
 using Array = nb::ndarray<const Number, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
 using Answer = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
 
+inline Pool* make_pool() { return new Pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))); }
+
+#ifdef _WIN32
+inline Pool& pool() {
+    static Pool* shared = make_pool();
+    return *shared;
+}
+#else
 // Threads do not live on in a forked process, which gets its own; nor does whoever held the lock there.
 inline Pool& pool() {
     static std::mutex* mutex = new std::mutex;
@@ -34,11 +45,12 @@ inline Pool& pool() {
     (void)watched;
     const std::lock_guard<std::mutex> lock(*mutex);
     if (owner != getpid()) {
-        shared = new Pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+        shared = make_pool();
         owner = getpid();
     }
     return *shared;
 }
+#endif
 
 inline const Kernels& kernels_of(const std::string& name) {
     const Kernels* kernels = find_kernels(name.empty() ? nullptr : name.c_str());

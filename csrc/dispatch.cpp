@@ -6,6 +6,11 @@
 #if defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#elif defined(__x86_64__)
+#include <cpuid.h>
 #endif
 
 namespace slimformer {
@@ -20,11 +25,26 @@ extern const Kernels kNeon;
 namespace {
 
 #if defined(__x86_64__)
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
+// Asked by hand: what compilers have built in for it is in a library that not all of them link.
+bool has_bit(unsigned leaf, unsigned word, unsigned bit) {
+    unsigned words[4] = {};
+    return __get_cpuid_count(leaf, 0, &words[0], &words[1], &words[2], &words[3]) != 0 && (words[word] >> bit & 1u) != 0;
+}
 
+// Whether the system saves the registers of these bits.
+bool saves(unsigned bits) {
+    if (!has_bit(1, 2, 27)) return false;
+    unsigned low = 0, high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low & bits) == bits;
+}
+
+// AVX2 and FMA, with registers of 256 bits.
+bool has_avx2() { return saves(0x06) && has_bit(7, 1, 5) && has_bit(1, 2, 12); }
+
+// AVX-512 F, BW and VNNI, with masks and all registers of 512 bits.
 bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vnni");
+    return saves(0xe6) && has_avx2() && has_bit(7, 1, 16) && has_bit(7, 1, 30) && has_bit(7, 2, 11);
 }
 #elif defined(__aarch64__)
 bool has_dot_product() {
@@ -32,6 +52,8 @@ bool has_dot_product() {
     return true;
 #elif defined(__linux__)
     return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(_WIN32)
+    return IsProcessorFeaturePresent(PF_ARM_V82_DP_INSTRUCTIONS_AVAILABLE) != 0;
 #else
     return false;
 #endif
