@@ -40,6 +40,8 @@ def room(tmp_path_factory):
         more = ("--blocks", "0-") if method == "mask" else ()
         done = runs.run(method, "--model", folder / start, *learn, *more, "--out", folder / out)
         assert done.code == 0, done.err
+    done = runs.run("extract", folder / "elastic", "--allocation", "S,XL", "--out", folder / "mixture")
+    assert done.code == 0, done.err
     return folder
 
 
@@ -56,7 +58,8 @@ def test_answers_are_those_of_torch(room):
 
 
 @pytest.mark.parametrize(
-    ("model", "more"), [("float", ()), ("mask", ()), ("elastic", ()), ("elastic", ("--size", "S"))]
+    ("model", "more"),
+    [("float", ()), ("mask", ()), ("elastic", ()), ("elastic", ("--size", "S")), ("mixture", ())],
 )
 def test_models_of_all_methods_answer_as_in_torch(room, model, more):
     native = answers(room, "--engine", "native", *more, model=model)

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Rounding of activations that the kernels do.
 ROUNDING = {"bits": 8, "per": "token", "clip": None, "symmetric": True}
+#: Says in a config that blocks have widths of their own, which their weights tell too; nothing is rounded.
+NARROWED = "slimformer-blocks"
 #: Activations by their names in configs, and what the kernels call them.
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 #: No number of a config reaches it.
@@ -75,7 +77,7 @@ class Settings:
     def rounds(self) -> bool:
         """Whether matrices are packed and activations rounded; else all is in floats."""
         quantization = self.config.get("quantization_config")
-        if quantization is None:
+        if quantization is None or (isinstance(quantization, dict) and quantization.get("quant_method") == NARROWED):
             return False
         if not isinstance(quantization, dict) or quantization.get("activations") != ROUNDING:
             raise EngineError(
