@@ -1,4 +1,4 @@
-"""The sums of files, configs without code, and weights that are numbers."""
+"""The sums of files, configs without code, weights that are numbers, and the class that loads them."""
 
 from __future__ import annotations
 

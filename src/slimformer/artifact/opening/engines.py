@@ -105,7 +105,8 @@ def _load_native(path: Path) -> NativeTexts:
     nested = (path / SIZES).is_file() and decodes(read_config(path / CONFIG))
     if outline.storage not in ("plain", "packed") and not nested:
         raise ArtifactError(
-            f"`{path}` is stored as {outline.storage}, which the engine does not read alone; merge or extract it"
+            f"`{path}` is stored as {outline.storage}, which the engine does not read alone; leave out "
+            "`engine`, or ask it by `slimformer predict --engine native`, for which torch opens it"
         )
     length = outline.settings.get("max_length")
     return open_texts(path, max_length=length if isinstance(length, int) else None)
