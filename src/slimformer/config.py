@@ -100,6 +100,14 @@ Count = Annotated[int, BeforeValidator(parse_count)]
 Threads = Annotated[int, AfterValidator(check_threads)]
 
 
+def split_items(value: Any) -> Any:
+    """Accept one text with commas as well as a list."""
+    if value is None:
+        return None
+    items = [value] if isinstance(value, str) else list(value)
+    return tuple(name.strip() for item in items for name in str(item).split(","))
+
+
 class Config(BaseModel):
     """Base of all settings: unknown keys and impossible values are errors that name key and value."""
 

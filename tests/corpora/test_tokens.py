@@ -18,7 +18,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from slimformer.corpus import open_corpus
-from slimformer.corpus.corpus import Part
 from slimformer.corpus.examples import Encoder
 from slimformer.corpus.tokens import building
 from slimformer.corpus.tokens.building import ShardMaker, key_of, open_tokens
@@ -88,10 +87,10 @@ def test_examples_are_the_same_with_any_number_of_processes(path, place):
 
 @pytest.mark.parametrize("held_out", [False, True])
 def test_a_part_of_a_corpus_has_tokens_of_its_own(path, place, held_out):
-    part = Part(opened(path), held_out=held_out)
+    part = opened(path).part(held_out=held_out)
     without, cached = (part.stream(WORDS, 16, cache=cache, workers=1) for cache in (None, place))
     assert ids(cached, 40) == ids(without, 40)
-    Part(opened(path), held_out=not held_out).stream(WORDS, 16, cache=place, workers=1)
+    opened(path).part(held_out=not held_out).stream(WORDS, 16, cache=place, workers=1)
     assert len(list(place.iterdir())) == 2
 
 
@@ -293,7 +292,7 @@ def test_the_key_follows_from_files_and_tokenizer_alone(path, place):
     encoder = Encoder(WORDS)
     corpus = opened(path)
     assert key_of(corpus, encoder) == key_of(opened(path), Encoder(making.words()))
-    others = [key_of(open_corpus(path, segment=300), encoder), key_of(Part(corpus, held_out=True), encoder)]
+    others = [key_of(open_corpus(path, segment=300), encoder), key_of(corpus.part(held_out=True), encoder)]
     assert len({key_of(corpus, encoder), *others}) == 3
     assert isinstance(pickle.loads(pickle.dumps(ShardMaker(corpus, encoder, place, "key"))), ShardMaker)
     assert open_tokens(corpus, encoder, place, 1).sizes.tolist() == corpus.sizes.tolist()

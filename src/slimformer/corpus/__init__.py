@@ -6,7 +6,8 @@ Importing this package is quick; torch, transformers and datasets are loaded whe
 
 from slimformer.corpus.corpus import Corpus
 from slimformer.corpus.images import ImageCorpus, ImageStream, open_images
-from slimformer.corpus.opening import open_corpus, open_stream
+from slimformer.corpus.mixing import Mixture
+from slimformer.corpus.opening import open_corpus, open_mixture, open_stream
 from slimformer.corpus.source import Source
 from slimformer.corpus.stream import Examples, Stream, TextStream
 
@@ -15,10 +16,12 @@ __all__ = [
     "Examples",
     "ImageCorpus",
     "ImageStream",
+    "Mixture",
     "Source",
     "Stream",
     "TextStream",
     "open_corpus",
     "open_images",
+    "open_mixture",
     "open_stream",
 ]

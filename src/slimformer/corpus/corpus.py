@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from slimformer.corpus.source import OnFault, Source
-    from slimformer.corpus.stream import TextStream
+    from slimformer.corpus.stream import Stream
     from slimformer.corpus.tokens.building import Progress
     from slimformer.corpus.tokens.tokens import TokenSource
 
@@ -51,6 +51,9 @@ class Corpus:
     Args:
         sources: The files and tables it consists of.
     """
+
+    #: The part of the examples that comes from each of several; None for one corpus.
+    shares: list[float] | None = None
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
@@ -118,6 +121,34 @@ class Corpus:
                     "give a folder with `--token-cache`, or unpack the file"
                 )
 
+    def first_documents(self, characters: int) -> Iterator[str]:
+        """The first documents, up to so many characters."""
+        size = 0
+        for document in self.documents():
+            if size >= characters:
+                return
+            yield document
+            size += len(document)
+
+    def first(self, characters: int) -> Split:
+        """The first documents, up to so many characters, as examples of language modelling."""
+        documents = enumerate(self.first_documents(characters), 1)
+        examples = [{"text": document, "document": str(number)} for number, document in documents]
+        return Split(examples, [("corpus", number) for number in range(1, len(examples) + 1)])
+
+    def held_out_one_in(self) -> int:
+        """Of how many documents one is held out."""
+        return HELD_OUT if self.size >= SMALL else SMALL_HELD_OUT
+
+    def part(self, *, held_out: bool, one_in: int | None = None) -> Corpus:
+        """The documents that are learned from, or those that are held out.
+
+        Args:
+            held_out: Which part.
+            one_in: Of how many documents one is held out; by default as the size of the corpus says.
+        """
+        return Part(self, held_out=held_out, one_in=one_in or self.held_out_one_in())
+
     def estimate(self, tokenizer: PreTrainedTokenizerBase) -> Extent:
         """About how much it holds, by its first documents; exact where these are all.
 
@@ -156,7 +187,7 @@ class Corpus:
         cache: str | Path | None = None,
         workers: int | None = None,
         progress: Progress | None = None,
-    ) -> TextStream:
+    ) -> Stream:
         """Examples of tokens, shuffled anew each epoch, without end.
 
         Args:
@@ -197,12 +228,13 @@ class Part(Corpus):
     Args:
         corpus: The corpus.
         held_out: Which part.
+        one_in: Of how many documents one is held out.
     """
 
-    def __init__(self, corpus: Corpus, *, held_out: bool) -> None:
+    def __init__(self, corpus: Corpus, *, held_out: bool, one_in: int) -> None:
         super().__init__(corpus.sources)
         self.held_out = held_out
-        self._one_in = HELD_OUT if self.size >= SMALL else SMALL_HELD_OUT
+        self._one_in = one_in
 
     def holds(self, document: str) -> bool:
         """Whether a document belongs to the part."""
@@ -212,21 +244,3 @@ class Part(Corpus):
     def selection(self) -> str:
         """Which documents of the files belong to the part, in words that tell one choice from another."""
         return f"{'held out' if self.held_out else 'learned from'} of {self._one_in}"
-
-    def first(self, characters: int) -> Split:
-        """The first documents, up to so many characters, as examples of language modelling."""
-        examples = [
-            {"text": document, "document": str(number)}
-            for number, document in enumerate(first_documents(self, characters), 1)
-        ]
-        return Split(examples, [("corpus", number) for number in range(1, len(examples) + 1)])
-
-
-def first_documents(corpus: Corpus, characters: int) -> Iterator[str]:
-    """The first documents of a corpus, up to so many characters."""
-    size = 0
-    for document in corpus.documents():
-        if size >= characters:
-            return
-        yield document
-        size += len(document)

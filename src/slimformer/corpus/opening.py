@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from slimformer.corpus.compressed.reading import CompressedLines, CompressedRecords
 from slimformer.corpus.compressed.unpacking import ending_of, is_compressed
@@ -19,6 +19,7 @@ from slimformer.corpus.lines import (
     open_json_lines,
     open_text,
 )
+from slimformer.corpus.mixing import Mixture, shares_by_size, shares_by_weight
 from slimformer.corpus.source import Source, SourceFile, opened, refuse, visible_files
 from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
 from slimformer.errors import DataError
@@ -26,7 +27,7 @@ from slimformer.files import START, TABLES, as_path, why_no_text
 from slimformer.tasks.readers.hub import parse_hub_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from slimformer.corpus.stream import Stream
 
@@ -149,6 +150,65 @@ def open_corpus(
         header: Whether the first line of CSV and TSV files names the columns; else their numbers from 0 do.
         segment: Bytes of text that are read at once and stay together when shuffling.
     """
+    members = _open_members(paths, text_column, documents, header, segment)
+    if not any(member.holds_text() for member in members):
+        raise DataError(
+            f"{_named(member.path for member in members)} holds no text; give files with at least one document"
+        )
+    return Corpus([source for member in members for source in member.corpus.sources])
+
+
+def open_mixture(
+    paths: Sequence[str | Path],
+    weights: Sequence[float] | None = None,
+    temperature: float = 1.0,
+    *,
+    text_column: str | None = None,
+    documents: Documents = "lines",
+    header: bool = True,
+) -> Mixture:
+    """Open several corpora, each of which gives its share of the examples.
+
+    Args:
+        paths: As in `open_corpus`, different ones; each is a corpus.
+        weights: What each gives; None for what its size says.
+        temperature: Without weights, the power of their bytes is 1 / temperature.
+        text_column: As in `open_corpus`.
+        documents: As in `open_corpus`.
+        header: As in `open_corpus`.
+    """
+    members = _open_members(paths, text_column, documents, header, SEGMENT)
+    for member in members:
+        if not member.holds_text():
+            raise DataError(f"`{member.path}` holds no text to give its share of; leave it out")
+    corpora = [member.corpus for member in members]
+    if weights is None:
+        return Mixture(corpora, shares_by_size(corpora, temperature))
+    if len(weights) != len(corpora):
+        raise DataError(f"there are {len(weights)} weights for {len(corpora)} paths; give one for each")
+    return Mixture(corpora, shares_by_weight(weights))
+
+
+class _Member(NamedTuple):
+    """What lies at one path, and whether the beginnings of its files hold text."""
+
+    path: str | Path
+    corpus: Corpus
+    begins: bool
+
+    def holds_text(self) -> bool:
+        """Whether there is any; what begins blank is looked through."""
+        return self.begins or next(self.corpus.documents(), None) is not None
+
+
+def _open_members(
+    paths: str | Path | Sequence[str | Path],
+    text_column: str | None,
+    documents: Documents,
+    header: bool,
+    segment: int,
+) -> list[_Member]:
+    """What lies at each path, blank or not; the beginning of every file is checked."""
     if documents not in get_args(Documents):
         raise DataError(f"documents is `{documents}`; give one of: {', '.join(get_args(Documents))}")
     if segment < 4:
@@ -156,17 +216,24 @@ def open_corpus(
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     if not given:
         raise DataError("no path was given; give files, folders or Hub names")
-    sources = [source for path in given for source in find_sources(path, text_column, documents, segment, header)]
-    named = ", ".join(f"`{path}`" for path in given[:3]) + (" …" if len(given) > 3 else "")
+    by_path = [list(find_sources(path, text_column, documents, segment, header)) for path in given]
+    sources = [source for each in by_path for source in each]
     if text_column is not None and sources and all(map(_is_plain, sources)):
-        raise DataError(f"text_column is `{text_column}`, but {named} holds plain text without columns; leave it out")
-    # All of them are read, because each file is checked; a corpus whose files all begin blank is looked through.
+        raise DataError(
+            f"text_column is `{text_column}`, but {_named(given)} holds plain text without columns; leave it out"
+        )
+    return [_member(path, each) for path, each in zip(given, by_path, strict=True)]
+
+
+def _member(path: str | Path, sources: list[Source]) -> _Member:
     begins = [(source, next(source.scan(refuse), None)) for source in sources]
-    corpus = Corpus([source for source, first in begins if first is not None])
     counts = [sum(1 for _ in first) for _, first in begins if first is not None]
-    if not any(counts) and next(corpus.documents(), None) is None:
-        raise DataError(f"{named} holds no text; give files with at least one document")
-    return corpus
+    return _Member(path, Corpus([source for source, first in begins if first is not None]), any(counts))
+
+
+def _named(paths: Iterable[str | Path]) -> str:
+    several = list(paths)
+    return ", ".join(f"`{path}`" for path in several[:3]) + (" …" if len(several) > 3 else "")
 
 
 def _is_plain(source: Source) -> bool:

@@ -6,11 +6,11 @@ import os
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Config, Positive
+from slimformer.config import Config, Positive, PositiveNumber, Temperature, split_items
 from slimformer.errors import DataError
 from slimformer.tasks.options import Column
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from slimformer.corpus.corpus import Corpus
+    from slimformer.corpus.mixing import Mixture
     from slimformer.corpus.tokens.building import Progress
 
 
@@ -89,13 +90,55 @@ class TokenOptions(CorpusOptions):
         description="Processes that make tokens; by default as many as there are cores where tokens are kept, else "
         "none beside the one that trains. They change no example.",
     )
+    corpus_weights: Annotated[tuple[PositiveNumber, ...] | None, BeforeValidator(split_items)] = Field(
+        None,
+        description="How much of what is learned comes from each path of `--corpus`, such as `3,1`; by default as much "
+        "as it holds.",
+    )
+    corpus_temperature: Temperature | None = Field(
+        None,
+        description="The same by size: bytes to the power of 1 / temperature, so that small corpora come more often "
+        "above 1 (XLM-R's languages: 3.33).",
+    )
+
+    @model_validator(mode="after")
+    def _a_weight_for_each(self) -> Self:
+        count = len(self.corpus or ())
+        for name in MIXTURE_SETTINGS:
+            if getattr(self, name) is not None and count < 2:
+                raise ValueError(
+                    f"`{name}` divides several paths of `corpus`, and there is {count or 'none'}; leave it out"
+                )
+        if self.corpus_weights is None:
+            return self
+        if self.corpus_temperature is not None:
+            raise ValueError("`corpus_weights` and `corpus_temperature` are two ways to divide; leave one of them out")
+        if len(self.corpus_weights) != count:
+            raise ValueError(
+                f"`corpus_weights` is {len(self.corpus_weights)} numbers, and `corpus` {count} paths; give one for each"
+            )
+        return self
 
     def open_texts(self) -> Corpus:
-        """The corpus as text; one that needs its tokens kept is refused where none are."""
-        corpus = super().open_texts()
+        """The corpus as text, divided as told; one that needs its tokens kept is refused where none are."""
+        mixed = any(getattr(self, name) is not None for name in MIXTURE_SETTINGS)
+        corpus = self._open_mixture() if mixed else super().open_texts()
         if self.token_cache == OFF:
             corpus.check_seekable()
         return corpus
+
+    def _open_mixture(self) -> Mixture:
+        from slimformer.corpus.opening import open_mixture
+
+        assert self.corpus is not None
+        return open_mixture(
+            self.corpus,
+            self.corpus_weights,
+            self.corpus_temperature or 1.0,
+            text_column=self.text_column,
+            documents=self.documents,
+            header=self.header is not False,
+        )
 
     def token_settings(self, corpus: Corpus, progress: Progress | None = None) -> dict[str, Any]:
         """What `Corpus.stream` needs to know of it.
@@ -117,11 +160,13 @@ class TokenOptions(CorpusOptions):
 
     def idle_without_corpus(self, unused: bool, needed: str) -> dict[str, tuple[bool, str]]:
         """Settings that change nothing where no text is made into tokens, and what they need."""
-        return dict.fromkeys(TOKEN_SETTINGS, (unused, needed))
+        return dict.fromkeys((*TOKEN_SETTINGS, *MIXTURE_SETTINGS), (unused, needed))
 
 
 #: They change no example, and a run may go on with others.
 TOKEN_SETTINGS = frozenset({"token_cache", "workers"})
+#: What divides a corpus of several; images are not mixed.
+MIXTURE_SETTINGS = ("corpus_weights", "corpus_temperature")
 
 
 class StreamOptions(TokenOptions):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from slimformer.corpus.corpus import Part
 from slimformer.errors import DataError
 from slimformer.tasks import get_task
 from slimformer.tasks.features import Features
@@ -32,15 +31,24 @@ class StreamedFeatures(Features):
         count: How many.
         identity: What tells them from others.
         masking: How tokens are masked; None to predict the next one.
+        shares: The part of the examples that comes from each of several corpora.
     """
 
     #: Tells trainers that the order is not theirs to change.
     shuffled: ClassVar[bool] = True
 
-    def __init__(self, stream: Stream, count: int, identity: bytes, masking: TokenMasking | None) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        count: int,
+        identity: bytes,
+        masking: TokenMasking | None,
+        shares: list[float] | None = None,
+    ) -> None:
         # Numbers go on over the passes, so a text is masked otherwise each time.
         super().__init__(stream.first(count), transform=_next_token if masking is None else masking)
         self.identity = identity
+        self.shares = shares
 
     @property
     def lengths(self) -> list[int]:
@@ -53,8 +61,8 @@ def open_parts(options: CorpusOptions, *, causal: bool) -> TaskData:
     assert options.corpus is not None
     corpus = options.open_texts()
     splits = {
-        "train": Part(corpus, held_out=False).first(TRAIN_CHARACTERS),
-        "dev": Part(corpus, held_out=True).first(DEV_CHARACTERS),
+        "train": corpus.part(held_out=False).first(TRAIN_CHARACTERS),
+        "dev": corpus.part(held_out=True).first(DEV_CHARACTERS),
     }
     for split, examples in splits.items():
         if not examples:
@@ -71,12 +79,12 @@ def stream_features(
 ) -> StreamedFeatures:
     """All training examples of a run: those of its steps, or of its passes over the corpus."""
     corpus = config.open_texts()
-    part = Part(corpus, held_out=False)
+    part = corpus.part(held_out=False)
     stream = part.stream(tokenizer, length, seed=config.seed, **config.token_settings(part, progress))
     steps = config.max_steps or math.ceil(config.epochs * stream.epoch_size() / config.batch_size)
     identity = f"{corpus.digest()} {length} {config.documents}".encode() + tokenizer.backend_tokenizer.to_str().encode()
     masking = None if data.kind.settings["objective"] == "causal" else TokenMasking.of(tokenizer, config.seed)
-    return StreamedFeatures(stream, steps * config.batch_size, identity, masking)
+    return StreamedFeatures(stream, steps * config.batch_size, identity, masking, corpus.shares)
 
 
 def _next_token(inputs: Inputs, index: int, epoch: int) -> Inputs:

@@ -100,7 +100,7 @@ def comparison_page(comparison: Comparison) -> Page:
         f"{verdict(comparison)[0].upper()}{verdict(comparison)[1:]}.",
         [
             comparison_table(comparison),
-            Figure("What quality costs", _picture(comparison), f"{dashed}Bars: 95 % intervals."),
+            Figure("What quality costs", tradeoff_picture(comparison), f"{dashed}Bars: 95 % intervals."),
             *([_by_class(comparison, classes)] if classes else []),
             *(_confusion(row, scores) for row, scores in classes if _is_small(scores)),
             Facts("Measured with", _facts(comparison)),
@@ -108,7 +108,8 @@ def comparison_page(comparison: Comparison) -> Page:
     )
 
 
-def _picture(comparison: Comparison) -> str:
+def tradeoff_picture(comparison: Comparison) -> str:
+    """Quality over bytes and over milliseconds."""
     budgets = comparison.budgets
     by_bytes = [
         Measured(row.name, row.stored.total / MEGA, row.quality.primary, row.quality.interval)

@@ -14,7 +14,7 @@ from slimformer import elastic
 from slimformer.corpus import open_corpus
 from slimformer.errors import CheckpointError, ConfigError, DataError, UsageError
 from slimformer.methods.elastic import ElasticConfig
-from slimformer.methods.streaming import Part, open_parts, stream_features
+from slimformer.methods.streaming import open_parts, stream_features
 from slimformer.models.building import train_tokenizer
 from slimformer.sizes import Elastic
 from tests import corpus, forking
@@ -145,7 +145,7 @@ def test_a_corpus_is_streamed_and_measured_on_what_is_held_out(lines, tmp_path):
     loaded = slimformer.load(tmp_path / "out")
     assert loaded.manifest.task.name == "language-modelling"
     assert result.metrics["perplexity@S"] > 1
-    parts = {held_out: list(Part(open_corpus(lines), held_out=held_out).documents()) for held_out in (True, False)}
+    parts = {held_out: list(open_corpus(lines).part(held_out=held_out).documents()) for held_out in (True, False)}
     assert sorted(parts[True] + parts[False]) == sorted(lines.read_text().splitlines())
     assert 30 < len(parts[True]) < 90
     assert set(parts[True]).isdisjoint(parts[False])

@@ -9,6 +9,7 @@ from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_images
 from slimformer.corpus.masked import MaskedExamples
+from slimformer.corpus.options import MIXTURE_SETTINGS
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.models.autoencoder import as_autoencoder, as_vit, hides_patches, patch_count
 from slimformer.objectives import TermSpec
@@ -36,7 +37,7 @@ HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
 OF_TEXT = (
     "text_column", "header", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data",
-    "new_tokens", "token_cache", "workers",
+    "new_tokens", "token_cache", "workers", *MIXTURE_SETTINGS,
 )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import open_corpus
-from slimformer.corpus.corpus import Part, first_documents
 from slimformer.corpus.masked import MaskedExamples, masked_collator
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
@@ -152,7 +151,7 @@ class Texts:
 
     def stream(self, memo: Path, progress: Progress | None = None) -> Stream:
         """What is learned from, without end."""
-        part = Part(self.corpus, held_out=False)
+        part = self.corpus.part(held_out=False)
         return part.stream(
             self.processor,
             self.length,
@@ -178,9 +177,9 @@ class Texts:
         Args:
             path: Text of another sort; None for what is held out of the corpus.
         """
-        corpus = Part(self.corpus, held_out=True) if path is None else open_corpus((path,))
-        texts = list(first_documents(corpus, MEASURED))
-        if not texts or not any(first_documents(Part(self.corpus, held_out=False), 1)):
+        corpus = self.corpus.part(held_out=True) if path is None else open_corpus((path,))
+        texts = list(corpus.first_documents(MEASURED))
+        if not texts or not any(self.corpus.part(held_out=False).first_documents(1)):
             raise DataError(
                 "the corpus has too few different documents to hold some out and measure on; give more of them"
             )
@@ -222,7 +221,8 @@ class Texts:
 
     def resolved(self) -> dict[str, Any]:
         """Settings that were left open, as texts of this model have them."""
-        return {"max_length": self.length, "mask_share": None if self.causal else self.usual_share}
+        share = None if self.causal else self.usual_share
+        return {"max_length": self.length, "mask_share": share, "corpus_weights": self.corpus.shares}
 
     def masking(self, seed: int) -> TokenMasking | WordDeletion:
         """What hides tokens."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature
+from slimformer.config import Bytes, Config, Count, Epochs, Positive, PositiveNumber, Temperature, split_items
 from slimformer.corpus.options import StreamOptions
 from slimformer.counts import MOST
 from slimformer.methods.corpus import CacheOptions
@@ -44,16 +44,8 @@ LAYERS = ("last", "upper-middle", "auto")
 
 def _split(value: Any) -> Any:
     """Accept `qq,kk,vv` and `all` as well as a list of pairs."""
-    names = _items(value)
+    names = split_items(value)
     return ALL_PAIRS if names == ("all",) else names
-
-
-def _items(value: Any) -> Any:
-    """Accept one text with commas as well as a list."""
-    if value is None:
-        return None
-    items = [value] if isinstance(value, str) else list(value)
-    return tuple(name.strip() for item in items for name in str(item).split(","))
 
 
 def _layer(value: Any) -> Any:
@@ -141,7 +133,7 @@ class DistillConfig(
     relations: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
         ("qq", "kk", "vv"), description="Which relations, such as `qq,kk,vv`; `all` for all nine."
     )
-    relation_weights: Annotated[tuple[float, ...] | None, BeforeValidator(_items)] = Field(
+    relation_weights: Annotated[tuple[float, ...] | None, BeforeValidator(split_items)] = Field(
         None, description="Weight of each relation in the loss, such as `1,1,0.5`; 1 unless given."
     )
     teacher_layer: Annotated[int | Literal["last", "upper-middle", "auto"] | None, BeforeValidator(_layer)] = Field(

@@ -10,6 +10,7 @@ import torch
 from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import ImageCorpus, open_images
+from slimformer.corpus.options import MIXTURE_SETTINGS, TOKEN_SETTINGS
 from slimformer.errors import ConfigError
 from slimformer.inference.door import look_up
 from slimformer.methods.corpus import check_same_tokens, example_length
@@ -171,6 +172,7 @@ def set_up(config: DistillConfig) -> Setup:
     resolved = {
         "max_length": length,
         "relation_heads": next((each.term.heads for each in terms if isinstance(each.term, Relations)), None),
+        "corpus_weights": None if isinstance(corpus, ImageCorpus) else corpus.shares,
         **(shape_of(student_anatomy.model) if config.student is None else {}),
     }
     return Setup(teacher, processor, corpus, length, config, sentence, shape, proposal, trimming, resolved)
@@ -202,7 +204,7 @@ def _corpus(config: DistillConfig, length: int | None) -> Corpus | ImageCorpus:
     assert config.corpus is not None
     if length is not None:
         return config.open_texts()
-    for name in ("text_column", "header", "token_cache", "workers"):
+    for name in ("text_column", "header", *sorted(TOKEN_SETTINGS), *MIXTURE_SETTINGS):
         if (value := getattr(config, name)) is not None:
             raise ConfigError(f"`{name}` is `{value}`, and the teacher sees images; leave it out")
     return open_images(config.corpus)

@@ -137,6 +137,7 @@ class Elastic(SizedMethod[ElasticConfig]):
             "order": config.ordering,
             "distil": config.distil_weight,
             "probabilities": drawn if config.training == "sampled" else None,
+            "corpus_weights": getattr(self.features["train"], "shares", None),
             **(new if config.is_new else {}),
         }
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer import models
-from slimformer.corpus.corpus import Part, first_documents
 from slimformer.errors import CheckpointError, DataError
 from slimformer.inference.door import look_up, open_model
 from slimformer.methods.extend.config import ExtendConfig
@@ -84,14 +83,14 @@ class Extend(Method[ExtendConfig]):
         assert config.corpus is not None
         assert config.new_tokens is not None
         corpus = config.open_texts()
-        self.held_out = Part(corpus, held_out=True)
-        if not any(first_documents(self.held_out, 1)):
+        self.held_out = corpus.part(held_out=True)
+        if not any(self.held_out.first_documents(1)):
             raise DataError(
                 "the corpus has too few different documents to hold some out and measure on; give more of them"
             )
         opened = open_model(self.source, dtype="stored")
         self.model, self.processor = opened.model, opened.processor
-        documents = Part(corpus, held_out=False).documents()
+        documents = corpus.part(held_out=False).documents()
         self.pieces = choose_new_pieces(self.processor, documents, config.new_tokens)
         self._check_number()
         return corpus.digest()

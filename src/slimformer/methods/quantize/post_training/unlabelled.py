@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer import models
 from slimformer.corpus import ImageCorpus, open_images
-from slimformer.corpus.corpus import Part
 from slimformer.corpus.source import SequentialSource
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.methods.corpus import example_length
@@ -99,7 +98,7 @@ class Unlabelled:
 
     def _part(self, held_out: bool) -> Corpus | ImageCorpus:
         if not isinstance(self.whole, ImageCorpus):
-            return Part(self.whole, held_out=held_out)
+            return self.whole.part(held_out=held_out)
         numbered = enumerate(self.whole.images)
         images = [image for number, image in numbered if (number % HELD_OUT == HELD_OUT - 1) == held_out]
         return ImageCorpus(images, self.whole.files)
