@@ -9,8 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from slimformer.methods.elastic.config import ElasticConfig
+from slimformer.methods.finetune.config import FinetuneConfig
+from slimformer.methods.mask.config import MaskConfig
 from slimformer.methods.output import OutputDirectory
+from slimformer.methods.quantize.config import QuantizeConfig
 from tests import corpus, forking, runs
 
 if TYPE_CHECKING:
@@ -32,7 +38,11 @@ def place(tmp_path_factory) -> Path:
 
 
 def command(place: Path, out: Path, *more: str) -> list[str]:
-    return [*FLAGS, "--model", str(place / "base"), "--data", str(place / "data"), "--out", str(out), *more]
+    """The command with the flags in `more` in place of those it has."""
+    settings = {"--model": str(place / "base"), "--data": str(place / "data"), "--out": str(out)}
+    settings |= dict(zip(FLAGS[1:-1:2], FLAGS[2:-1:2], strict=True))
+    kept = [word for flag, value in settings.items() if flag not in more for word in (flag, value)]
+    return [FLAGS[0], *kept, FLAGS[-1], *more]
 
 
 def finish(place: Path, out: Path, *more: str) -> dict:
@@ -142,3 +152,92 @@ def test_a_second_run_on_the_same_place_is_refused_at_once(place):
         first.kill()
         first.wait()
     OutputDirectory.of(str(out)).training.check_idle()
+
+
+CARRIED_OUT = ("--save-every", "2", "--log-every", "3", "--gradient-checkpointing")
+
+
+@pytest.mark.slow
+def test_how_a_run_is_carried_out_may_change_in_the_middle(place, undisturbed):
+    """Saved and logged at other steps, with activations computed anew: the same bytes."""
+    out = place / "otherwise"
+    run = out.with_name("otherwise.training")
+    assert kill_when(place, out, lambda: (run / "checkpoint-6" / "sealed.json").exists())
+    seen = []
+
+    def saved() -> bool:
+        seen.extend(path.name for path in run.glob("checkpoint-*"))
+        return (run / "checkpoint-10" / "sealed.json").exists()
+
+    assert kill_when(place, out, saved, "--resume", *CARRIED_OUT)
+    assert "checkpoint-8" in seen  # counted by two from where it was
+    told = forking.run(*command(place, out, "--resume", *CARRIED_OUT)).err.splitlines()
+    assert digest(out) == undisturbed[0]
+    assert [line.split("/")[0] for line in told if line.startswith("step ") and "learning_rate" in line] == [
+        "step 12",
+        "step 14",
+    ]
+    assert finish(place, out, "--resume", "--save-every", "5")["metrics"] == undisturbed[1]["metrics"]
+
+
+@pytest.mark.slow
+def test_a_batch_may_be_computed_in_other_parts_from_the_middle_on(place, tmp_path):
+    """The same but for what sums of other parts round to; dropout, which each part draws anew, is off."""
+    still = corpus.model_folder(tmp_path / "still", dropout=0.0)
+    given = ("--model", str(still))
+    finish(place, tmp_path / "whole", *given)
+    out = tmp_path / "parts"
+    run = out.with_name("parts.training")
+    assert kill_when(place, out, lambda: (run / "checkpoint-6" / "sealed.json").exists(), *given)
+    finish(place, out, *given, "--resume", "--accumulation", "4")
+    whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    for name, tensor in whole.items():
+        torch.testing.assert_close(parts[name], tensor, rtol=1e-3, atol=1e-5, msg=name)
+
+
+CONSTANT = ("--schedule", "constant", "--warmup", "0", "--eval-every", "2")
+
+
+@pytest.mark.slow
+def test_a_run_without_a_schedule_may_be_made_longer(place):
+    finish(place, place / "long", *CONSTANT)
+    out = place / "longer"
+    run = out.with_name("longer.training")
+    assert kill_when(place, out, lambda: (run / "checkpoint-6").exists(), *CONSTANT, "--max-steps", "8")
+    shorter = forking.run(*command(place, out, *CONSTANT, "--resume", "--max-steps", "2"))
+    assert shorter.code == 1
+    assert "error: `--max-steps` is 2, and the run in" in shorter.err
+    assert "steps; give as many or more, or remove" in shorter.err
+    finish(place, out, *CONSTANT, "--resume")
+    assert digest(out) == digest(place / "long")
+
+
+@pytest.mark.slow
+def test_a_run_with_a_schedule_is_not_made_longer(place):
+    out = place / "scheduled"
+    run = out.with_name("scheduled.training")
+    assert kill_when(place, out, lambda: (run / "settings.json").exists())
+    runs.run(*command(place, out, "--resume", "--max-steps", "20")).refused("had `--max-steps` = `14`, not `20`")
+    kept = json.loads((run / "settings.json").read_text())
+    assert not kept.keys() & {"save_every", "log_every", "accumulation", "threads"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "plans"),
+    [
+        (FinetuneConfig(), True),
+        (FinetuneConfig(schedule="constant"), True),
+        (FinetuneConfig(schedule="constant", warmup=0), False),
+        (FinetuneConfig(schedule="constant", warmup=0, keep_close="recadam"), True),
+        (FinetuneConfig(schedule="constant", warmup=0, keep_close="mars"), False),
+        (ElasticConfig(schedule="constant", warmup=0), False),
+        (ElasticConfig(schedule="constant", warmup=0, uniform_start=0.5), True),
+        (MaskConfig(schedule="constant", warmup=0), False),
+        (MaskConfig(schedule="constant", warmup=0, structured="both", sparsity=0.5, max_steps=5), True),
+        (QuantizeConfig(schedule="constant", warmup=0), False),
+        (QuantizeConfig(schedule="constant", warmup=0, stages=2, max_steps=5), True),
+        (QuantizeConfig(schedule="constant", warmup=0, stages=2, first_stage=5), False),
+    ],
+)
+def test_what_depends_on_the_number_of_steps_plans_ahead(settings, plans):
+    assert settings.plans_ahead == plans

@@ -11,6 +11,7 @@ from slimformer.corpus.options import TOKEN_SETTINGS
 from slimformer.methods.output import RunResult
 from slimformer.models.settings import STORES
 from slimformer.tasks.options import StoreOptions
+from slimformer.train.options import CARRIED_OUT, StepOptions
 from slimformer.train.rates import RATE_SETTINGS
 
 if TYPE_CHECKING:
@@ -161,9 +162,14 @@ class Method(ABC, Generic[AnyConfig]):
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        """Those of them that an unfinished run is resumed with alone; what a file is written as may change."""
+        """Those of them that an unfinished run is resumed with alone.
+
+        What a file is written as may change, and how a run is carried out; so may its length, if no step depends on it.
+        """
         of_file = StoreOptions.model_fields if isinstance(self.config, StoreOptions) else ()
-        return {name: value for name, value in self.settings.items() if name not in of_file}
+        longer = isinstance(self.config, StepOptions) and not self.config.plans_ahead
+        others = {*of_file, *CARRIED_OUT, *(("max_steps", "epochs") if longer else ())}
+        return {name: value for name, value in self.settings.items() if name not in others}
 
     @property
     @abstractmethod

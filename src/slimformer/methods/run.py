@@ -18,6 +18,7 @@ from slimformer.methods.method import RunOptions, configure
 from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
 from slimformer.train.folder import BASE, DIGEST, METHOD
+from slimformer.train.options import CARRIED_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,8 @@ def _run(state: Method[Any]) -> RunResult:
     options, settings = state.options, state.settings
     output = OutputDirectory.of(getattr(state.config, "out", None), state.files)
     output.check_apart(state.config, state.starts_from if state.replaces_base else None)
-    done = output.finished(state.name, settings) if options.resume else None
+    same = {name: value for name, value in settings.items() if name not in CARRIED_OUT}
+    done = output.finished(state.name, same) if options.resume else None
     if done is not None:
         assert output.path is not None
         return state.reload(done, output.path)

@@ -275,10 +275,10 @@ def digest(*splits: Features) -> str:
     """
     total = hashlib.sha256()
     for features in splits:
-        total.update(str(len(features)).encode())
         if isinstance(features, StreamedFeatures):
             total.update(features.identity)
             continue
+        total.update(str(len(features)).encode())
         stride = 1 if "input_ids" in features[0] else max(1, len(features) // 500)
         for index in range(0, len(features), stride):
             _add(total, features[index])

@@ -84,6 +84,16 @@ def latest(folder: Path, on_damage: Callable[[str], None] | None = None) -> Path
     return None
 
 
+def check_reached(checkpoint: Path | None, steps: int) -> None:
+    """Refuse to end a run before the step it has reached."""
+    reached = 0 if checkpoint is None else step_of(checkpoint)
+    if checkpoint is not None and reached > steps:
+        raise TrainingError(
+            f"`max_steps` is {steps}, and the run in `{checkpoint.parent}` has taken {reached} steps; give as many or "
+            "more, or remove the folder to start anew"
+        )
+
+
 def any_sealed(folder: Path) -> bool:
     """Whether a run can be resumed, as far as can be told without reading what lies there."""
     return any(is_sealed(path) for path in _checkpoints(folder))

@@ -9,6 +9,9 @@ from pydantic import Field
 from slimformer.config import Epochs, Positive, PositiveNumber, Threads, Weight
 from slimformer.train.rates import RateOptions
 
+#: Settings that say how a run is carried out and not what it computes: it may be resumed with others.
+CARRIED_OUT = frozenset({"accumulation", "gradient_checkpointing", "save_every", "log_every", "threads", "tensorboard"})
+
 
 class StepOptions(RateOptions):
     """Settings of the optimizer, the schedule and the steps.
@@ -39,6 +42,11 @@ class StepOptions(RateOptions):
     log_every: Positive = Field(10, description="Steps between progress lines.")
     threads: Threads | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
     tensorboard: str | None = Field(None, description="Folder for TensorBoard's event files.")
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether what a step does depends on how many there will be, so that the run cannot be made longer."""
+        return self.schedule != "constant" or self.warmup > 0
 
 
 class TrainingOptions(StepOptions):

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 
+class Intervals(TrainerCallback):
+    """Log and save as often as this run was told, which may have been told otherwise before it was interrupted."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the present settings in place of the checkpoint's."""
+        state.compute_steps(args, state.max_steps)
+
+
 class LogAtTheEnd(TrainerCallback):
     """Have the last step logged, wherever it falls."""
 

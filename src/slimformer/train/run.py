@@ -124,6 +124,7 @@ def train(
             enable_checkpointing(model)  # the loop's own switch knows no widths
         start = time.monotonic()
         checkpoint = checkpoints.latest(folder, _warn)
+        checkpoints.check_reached(checkpoint, arguments.max_steps)
         try:
             with writing(folder):
                 trainer.run(checkpoint)
@@ -152,17 +153,17 @@ def _callbacks(
     quiet: bool,
 ) -> list[Any]:
     """What the loop calls; `epoch` is None where nothing is measured."""
-    from slimformer.train.progress import AfterStep, BeforeStep, EvaluateEpochs, LogAtTheEnd, ProgressBar, ProgressLines
+    from slimformer.train import progress
 
-    callbacks: list[Any] = [LogAtTheEnd()]
+    callbacks: list[Any] = [progress.Intervals(), progress.LogAtTheEnd()]
     if before_step is not None:
-        callbacks.append(BeforeStep(before_step))
+        callbacks.append(progress.BeforeStep(before_step))
     if after_step is not None:
-        callbacks.append(AfterStep(after_step))
+        callbacks.append(progress.AfterStep(after_step))
     if epoch is not None and options.eval_every is None:
-        callbacks.append(EvaluateEpochs(epoch))
+        callbacks.append(progress.EvaluateEpochs(epoch))
     if not quiet:
-        callbacks.append(ProgressBar() if sys.stderr.isatty() else ProgressLines())
+        callbacks.append(progress.ProgressBar() if sys.stderr.isatty() else progress.ProgressLines())
     if options.tensorboard is not None:
         callbacks.append(_tensorboard(options.tensorboard))
     return callbacks

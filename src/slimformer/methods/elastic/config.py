@@ -121,6 +121,11 @@ class ElasticConfig(TrainingOptions, TaskOptions, TokenOptions, ScratchOptions, 
         return self
 
     @property
+    def plans_ahead(self) -> bool:
+        """Whether a step depends on how many there will be."""
+        return super().plans_ahead or self.uniform_start > 0
+
+    @property
     def ordering(self) -> str:
         """The order of neurons: as asked for, else by activation where there are trained ones."""
         return self.order or ("none" if self.is_new else "activation")

@@ -30,3 +30,8 @@ class FinetuneConfig(TrainingOptions, TaskOptions, BaseOptions, StoreOptions):
             return str(read_baseline(value))
         except ConfigError as error:
             raise ValueError(str(error)) from error
+
+    @property
+    def plans_ahead(self) -> bool:
+        """Whether a step depends on how many there will be: RecAdam lets go of the base in the course of them."""
+        return super().plans_ahead or (self.keep_close or "").startswith("recadam")

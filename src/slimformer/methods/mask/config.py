@@ -103,6 +103,11 @@ class MaskConfig(TrainingOptions, TaskOptions, BaseOptions):
         return tuple(role for name in self.matrices.split(",") for role in ROLES.get(name, ()))
 
     @property
+    def plans_ahead(self) -> bool:
+        """Whether a step depends on how many there will be."""
+        return super().plans_ahead or self.sparsity is not None
+
+    @property
     def ramp_steps(self) -> int:
         """Steps until the sparsity asked for is reached."""
         return max(1, int(RAMP * (self.max_steps or 1)))

@@ -264,6 +264,11 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         return (self.kd == "none" or self.reference) if self.dropout is None else self.dropout
 
     @property
+    def plans_ahead(self) -> bool:
+        """Whether a step depends on how many there will be."""
+        return super().plans_ahead or (self.stages == 2 and self.first_stage is None)
+
+    @property
     def steps_of_first_stage(self) -> int | None:
         """Steps before the logits take over; None for a single stage."""
         if self.stages == 1:
