@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -13,12 +16,13 @@ from safetensors.torch import load_file
 from tests import corpus
 
 SCRIPT = """
-import os, sys, time
+import json, os, sys, time
 from slimformer import distill, finetune
 from slimformer.cli.output import print_json
 
 method, base, data, out = sys.argv[1:]
 settings = {"max_steps": 10, "batch_size": 16, "lr": 1e-3, "log_every": 1, "threads": 1, "quiet": True, "out": out}
+settings |= json.loads(os.environ.get("MORE", "{}"))
 time.sleep(3 * int(os.environ.get("RANK", "0")))  # a process may come late, when another has begun to write
 if method != "distill":
     close = None if method == "finetune" else method
@@ -30,14 +34,25 @@ print_json({**result.summary(), "curve": [entry["loss"] for entry in result.log 
 """
 
 
-def run(launcher: list[str], method, base, data, out) -> dict:
+# On machines without a GPU as well, `--multi_gpu` is what makes `accelerate launch` start several processes.
+TWO = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+TWO += ["--main_process_port", "0"]
+
+
+def started(launcher: list[str], method, base, data, out, more: dict | None = None) -> subprocess.Popen[str]:
+    """A run that goes on by itself."""
     script = out.with_suffix(".py")
     script.write_text(SCRIPT)
-    done = subprocess.run(
-        [*launcher, str(script), method, str(base), str(data), str(out)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)  # one object, however many processes there are
+    command = [*launcher, str(script), method, str(base), str(data), str(out)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env={**os.environ, "MORE": json.dumps(more or {})}, **pipes)
+
+
+def run(launcher: list[str], method, base, data, out, more: dict | None = None) -> dict:
+    process = started(launcher, method, base, data, out, more)
+    out_text, err_text = process.communicate()
+    assert process.returncode == 0, err_text[-3000:]
+    return json.loads(out_text)  # one object, however many processes there are
 
 
 @pytest.mark.slow
@@ -47,10 +62,7 @@ def test_two_processes_equal_one(method, tmp_path):
     base = corpus.model_folder(tmp_path / "base", dropout=0.0)  # dropout draws other numbers in each process
     data = corpus.data_folder(tmp_path / "data")
     one = run([sys.executable], method, base, data, tmp_path / "one")
-    # On machines without a GPU as well, this flag is what makes `accelerate launch` start several processes.
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
-    launch += ["--main_process_port", "0"]
-    two = run(launch, method, base, data, tmp_path / "two")
+    two = run(TWO, method, base, data, tmp_path / "two")
     assert (one["processes"], two["processes"]) == (1, 2)
     assert len(one["curve"]) == 10
     assert two["curve"] == pytest.approx(one["curve"], abs=1e-5)
@@ -61,6 +73,35 @@ def test_two_processes_equal_one(method, tmp_path):
     figures = "losses" if method == "distill" else "metrics"
     assert two[figures] == pytest.approx(one[figures], abs=1e-5)
     assert not (tmp_path / "two.training").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_run_goes_on_with_another_number_of_processes(first, tmp_path):
+    """Killed, and resumed with half the processes and twice the parts of a batch, or the other way round."""
+    base = corpus.model_folder(tmp_path / "base", dropout=0.0)
+    data = corpus.data_folder(tmp_path / "data")
+    more = {"max_steps": 24, "save_every": 1}
+    one, two = ([sys.executable], {**more, "accumulation": 2}), (TWO, more)
+    before, after = (one, two) if first == 1 else (two, one)
+    whole = run(one[0], "finetune", base, data, tmp_path / "whole", more)
+    out = tmp_path / "changed"
+    process = started(before[0], "finetune", base, data, out, before[1])
+    while not list((tmp_path / "changed.training").glob("checkpoint-[4-9]/sealed.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for each in family:
+        each.kill()
+    process.communicate()
+    assert not out.exists()
+    changed = run(after[0], "finetune", base, data, out, {**after[1], "resume": True})
+    assert changed["processes"] == 3 - first
+    assert changed["curve"] == pytest.approx(whole["curve"], abs=1e-5)
+    ours, theirs = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "changed"))
+    for name, weight in ours.items():
+        if not name.endswith("key.bias"):
+            torch.testing.assert_close(theirs[name], weight, rtol=1e-3, atol=1e-5, msg=name)
 
 
 # The process that writes is slow at it; the other one would look for the student before it is there.
