@@ -3,9 +3,10 @@
 *scratch*: a small ViT on fashion-mnist and on cifar10-jpg, one elastic run of 4X steps against separate models, as wide
 as S, M, L and XL, of X steps each. *transfer*: the ViT trained on cifar10-jpg, plain or elastic, each of 4X steps, is
 fine-tuned on fashion-mnist, plain or elastic: Table 7's two by two. *deit*: the real DeiT-tiny, its positions
-interpolated to images of 112 pixels, made elastic on cifar10-jpg against plain fine-tuning of equal steps. *retrieval*:
-1-NN on [CLS] of cifar10-jpg's test images among its training images, with one size on both sides (equal) and with a
-database encoded by XL (adaptive), for both elastic models and for the separate ones.
+interpolated to images of 112 pixels, made elastic on cifar10-jpg, with one size a step or all of them on a batch each,
+against plain fine-tuning of equal steps. *retrieval*: 1-NN on [CLS] of cifar10-jpg's test images among its training
+images, with one size on both sides (equal) and with a database encoded by XL (adaptive), for both elastic models and
+for the separate ones.
 
 The default size takes about 90 minutes on two cores. Results are kept after every run and what is there is not run
 again; models lie in `--work` for the parts that need them, and a run that is killed goes on from its checkpoint there.
@@ -42,6 +43,8 @@ STEPS, TRANSFER_STEPS, DEIT_STEPS = 400, 300, 400
 PIXELS, DEIT_PIXELS = 32, 112
 #: Images of the database and queries of retrieval.
 DATABASE, QUERIES = 4000, 1000
+#: The run of DeiT in which each step trains all sizes.
+JOINT = "deit elastic, all in each step"
 PARTS = ("scratch", "transfer", "deit", "retrieval")
 #: A small ViT: 64 patches and [CLS] go through four blocks of 128.
 SMALL = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "patch_size": 4, "image_size": PIXELS}
@@ -162,7 +165,10 @@ class Bench:
         settings = {"lr": 2e-4, "batch_size": 32}
         self.elastic_deit()
         self.train("deit plain", self.deit_base(), "cifar10", DEIT_STEPS, nested=False, **settings)
-        self.known["deit"] = {"elastic": self.runs["deit elastic"], "plain": self.runs["deit plain"]}
+        joint = {**settings, "training": "joint", "batch_size": len(SIZES) * settings["batch_size"]}
+        self.train(JOINT, self.deit_base(), "cifar10", DEIT_STEPS, nested=True, **joint)
+        names = {"elastic": "deit elastic", "elastic, all in each step": JOINT, "plain": "deit plain"}
+        self.known["deit"] = {name: self.runs[key] for name, key in names.items()}
 
     def deit_base(self) -> Path:
         """DeiT-tiny for smaller images."""
