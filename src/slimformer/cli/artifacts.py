@@ -244,6 +244,8 @@ def _extracted(artifact: str, out: str, choice: Choice, lines: dict[str, str], *
         f"{artifact} at {result.allocation}: {model.architecture}, {model.parameters:,} parameters, "
         f"{human_bytes(result.bytes)}, {result.flops:,} FLOPs, {model.storage}, saved in {out}"
     )
+    if model.storage == "per-block":
+        lines["widths"] = "its blocks have different widths; Python needs `import slimformer` before `from_pretrained`"
     if model.rounded is not None:
         lines["rounded"] = describe_rounding(model.rounded)
     return {**result.summary(), **_rounding(result.manifest)}

@@ -57,7 +57,7 @@ def numbers(flag: str, text: str) -> list[int]:
 def _print(results: list[dict[str, Any]]) -> None:
     rows = [
         [
-            result["model"],
+            result["model"] if result["size"] is None else f"{result['model']} at {result['size']}",
             f"{result['parameters']:,}",
             human_bytes(result["bytes"]),
             human_bytes(result["peak_memory_bytes"]),

@@ -105,7 +105,7 @@ def bench(
             timings = [_timed(loaded, batch, length, seconds, warm_up) for batch, length in shapes]
         parameters = sum(parameter.numel() for parameter in loaded.parameters())
         where, stored = str(next(loaded.parameters()).device), _stored_bytes(model, loaded, size)
-        return _report(model, stored, parameters, memory, used, where, timings)
+        return {**_report(model, stored, parameters, memory, used, where, timings), "size": size}
 
 
 def _bench_onnx(
@@ -124,7 +124,8 @@ def _bench_onnx(
         for batch, length in shapes_of(source.config, shapes, images=models.sees_images(source.config)):
             inputs = random_arrays(source, batch, length)
             timings.append(time_calls(partial(session.run, inputs), batch, length, seconds, warm_up))
-    return _report(model, source.bytes, source.parameters, memory, threads, device or "cpu", timings)
+    report = _report(model, source.bytes, source.parameters, memory, threads, device or "cpu", timings)
+    return {**report, "size": None}
 
 
 def _report(

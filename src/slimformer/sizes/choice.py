@@ -140,10 +140,12 @@ def smallest(elastic: Elastic, budget: Budget) -> Allocation:
             allocation = allocation.replaced(index, None)
     if budget.holds(allocation):
         return allocation
-    least = budget.costs.total(allocation)
+    costs, least = budget.costs, budget.costs.total(allocation)
+    if costs.what == "milliseconds":
+        least = math.ceil(10 * least) / 10  # was measured, and no better than that
+    of = f" for a text or an image of {costs.length} tokens" if costs.what in ("flops", "milliseconds") else ""
     raise SizeError(
-        f"no size keeps to {budget.limit:,.12g} {budget.costs.what}: the smallest has {least:,.12g}; allow at least "
-        "that"
+        f"no size keeps to {budget.limit:,.12g} {costs.what}{of}: the smallest has {least:,.12g}; allow at least that"
     )
 
 

@@ -99,6 +99,15 @@ def test_tokens_after_the_end_of_a_text_are_not_counted():
         assert share == slow_tokens(model, extract(model, "M"), first["input_ids"], 4, count)
 
 
+def test_texts_too_short_to_go_on_with_are_refused():
+    model = decoder()
+    make_elastic(model)
+    short = {"input_ids": zoo.inputs_for("llama", padding=None)["input_ids"][:, :6]}
+    with pytest.raises(ConfigError, match="`new_tokens` is 5, and no text has the 16 tokens"):
+        consistency(model, [short], new_tokens=5)
+    assert consistency(model, [short]).data["S"].tokens is None
+
+
 def test_a_classifier_is_compared_by_its_classes():
     model = zoo.build_headed("bert")
     make_elastic(model)

@@ -62,6 +62,9 @@ def consistency(
         prefix: Tokens of a text after which a decoder goes on; shorter texts are left out.
         new_tokens: Tokens that the largest size adds to each prefix; 0 to generate nothing.
 
+    Raises:
+        ConfigError: Where nothing can be compared, or gone on with.
+
     Example:
         >>> inputs = tokenizer(texts, padding=True, return_tensors="pt")
         >>> consistency(model, [inputs], new_tokens=32).data["S"].top1
@@ -89,6 +92,11 @@ def consistency(
     finally:
         for each, mode in training.items():
             each.train(mode)
+    if new_tokens and not any(total.generated for total in sums.values()):
+        raise ConfigError(
+            f"`new_tokens` is {new_tokens}, and no text has the {prefix} tokens after which it is gone on with; give "
+            "longer ones, or a smaller `prefix`"
+        )
     data = {name: total.agreement() for name, total in sums.items()}
     return Finding(data, Figure("Agreement with the largest size", bars(_heights(data), "% of predictions")))
 
