@@ -57,7 +57,9 @@ def smollm() -> Any:
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         return None
     (file,) = Path(spec.origin).parent.glob("*.gguf")
-    return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    del model.config.quantization_config  # what was read is plain
+    return model
 
 
 def tiny() -> Any:

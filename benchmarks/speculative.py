@@ -62,7 +62,9 @@ def smollm() -> tuple[Any, Any] | None:
     file = next(folder.glob("*.gguf")).name
     tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, padding_side="left")
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    return AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32), tokenizer
+    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
+    del model.config.quantization_config  # what was read is plain
+    return model, tokenizer
 
 
 MODELS = {"stories15M": stories, "SmolLM2-135M": smollm}
