@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from slimformer.corpus.corpus import Corpus, Extent
+from slimformer.corpus.corpus import BUFFER, Corpus, Extent
 from slimformer.corpus.mixing.turns import LEAST_SHARE, Turns
 from slimformer.corpus.stream import Stream
 from slimformer.errors import DataError
@@ -59,7 +59,7 @@ class Mixture(Corpus):
         length: int,
         *,
         seed: int = 0,
-        buffer: int | None = None,
+        buffer: int = BUFFER,
         workers: int | None = None,
         cache: Any = None,
         **settings: Any,
@@ -69,8 +69,7 @@ class Mixture(Corpus):
         The members divide the bytes that are shuffled together, and without a cache the processes too.
         """
         count = len(self.members)
-        if buffer is not None:
-            settings["buffer"] = max(1, buffer // count)
+        settings["buffer"] = max(1, buffer // count)
         if workers is not None and cache is None:
             workers = max(1, workers // count)
         streams = [
