@@ -266,7 +266,7 @@ def test_killed_in_every_phase_it_ends_with_the_same_bytes(place, tmp_path):
         return (
             "adapt", "--model", place / "base", "--corpus", place / "text.txt", "--rounds", 1, "--max-steps", 6,
             "--head-steps", 4, "--batch-size", 8, "--max-length", 16, "--save-every", 1, "--threads", 1, "--resume",
-            "--out", out,
+            "--group-by-length", "--out", out,
         )  # fmt: skip
 
     assert forking.run(*command(tmp_path / "whole")).code == 0

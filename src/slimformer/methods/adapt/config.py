@@ -62,6 +62,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, StoreOptions, CacheOp
     )
     normalize: bool = Field(False, description="Reconstruct pixels normalised patch by patch; for images.")
     pack: bool = Field(False, description="Put texts together to full length instead of one text an example.")
+    group_by_length: bool = Field(False, description="Put texts of similar length into one batch, which saves padding.")
     reconstruction: Weight = Field(1.0, description="Weight of the reconstruction beside the distillation.")
     match: Match = Field(
         "features",
@@ -134,6 +135,7 @@ class AdaptConfig(StepOptions, StreamOptions, BaseOptions, StoreOptions, CacheOp
     def _idle(self) -> dict[str, tuple[bool, str]]:
         """Settings that would change nothing, and what they need."""
         always = dict.fromkeys(("masking", "pack"), (self.objective != "masked", "`objective` `masked`"))
+        always["group_by_length"] = (self.pack, "texts that are not packed")
         always["similarity_task"] = (self.similarity_data is None, "`similarity_data`")
         of_features = ("positions", "reduction", "teacher_cache")
         if not self.distils:

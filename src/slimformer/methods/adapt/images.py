@@ -37,7 +37,7 @@ HELD_OUT, MEASURED, MEASURED_SEED = 10, 1000, 0
 #: Settings that are about text alone.
 OF_TEXT = (
     "text_column", "header", "documents", "buffer", "max_length", "masking", "objective", "pack", "similarity_data",
-    "new_tokens", "token_cache", "workers", *MIXTURE_SETTINGS,
+    "group_by_length", "new_tokens", "token_cache", "workers", *MIXTURE_SETTINGS,
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import open_corpus
 from slimformer.corpus.masked import MaskedExamples, masked_collator
+from slimformer.corpus.mixing.grouping import GroupedStream
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
 from slimformer.methods.corpus import check_same_tokens, example_length
@@ -151,16 +152,17 @@ class Texts:
 
     def stream(self, memo: Path, progress: Progress | None = None) -> Stream:
         """What is learned from, without end."""
-        part = self.corpus.part(held_out=False)
-        return part.stream(
+        part, config = self.corpus.part(held_out=False), self.config
+        stream = part.stream(
             self.processor,
             self.length,
-            seed=self.config.seed,
-            pack=self.config.pack,
-            buffer=self.config.buffer * 2**20,
+            seed=config.seed,
+            pack=config.pack,
+            buffer=config.buffer * 2**20,
             memo=memo,
-            **self.config.token_settings(part, progress),
+            **config.token_settings(part, progress),
         )
+        return GroupedStream(stream, config.batch_size, config.seed) if config.group_by_length else stream
 
     def features(self, examples: Examples) -> Sequence[Inputs]:
         """Examples with what is hidden of them; decoders predict the next token and hide nothing."""
