@@ -9,12 +9,11 @@ times with three seeds. Needs the data sets beside the checkout.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import RESULTS, add_work_option, keep, kept, training_options, work_folder
+from harness import RESULTS, add_work_option, kept, training_options, work_folder, write
 from slimformer import artifact, finetune, quantize
 from slimformer.inference.evaluation import evaluate
 from slimformer.methods.quantize import QuantizeConfig
@@ -67,10 +66,12 @@ class Bench:
 
     def __init__(self, arguments: Any) -> None:
         self.arguments = arguments
-        self.scale = 5.0 if arguments.full else arguments.scale
-        self.work: Path = arguments.work / ("full" if arguments.full else "default")
+        self.scale = 5.0 if arguments.full else 1.0
+        self.work: Path = arguments.work
         self.result: dict[str, Any] = {} if arguments.tiny else kept("quantize_quality")
-        self.runs: dict[str, Any] = self.result.get("runs", {}) if self.result.get("scale") == self.scale else {}
+        plan = "full" if arguments.full else f"{arguments.steps} steps" if arguments.steps else None
+        self.part = self.result if plan is None else self.result.setdefault("longer", {}).setdefault(plan, {})
+        self.runs: dict[str, Any] = self.part.setdefault("runs", {})
 
     def common(self, task: str, seed: int) -> dict[str, Any]:
         """What fine-tuning and quantization of a task share."""
@@ -112,7 +113,7 @@ class Bench:
         if variant == ROUNDED:
             return {"metrics": self.rounded(task, seed, folder)}
         times = self.scale * (4 if variant in (LONG, LONG_BY_MATRIX) else 1)
-        steps = 2 if self.arguments.tiny else round(times * TASKS[task].quantizing)
+        steps = 2 if self.arguments.tiny else self.arguments.steps or round(times * TASKS[task].quantizing)
         result = quantize(
             model=str(folder),
             max_steps=steps,
@@ -135,12 +136,11 @@ class Bench:
         return evaluate(loaded.model, data, "dev", features, loaded.processor)
 
     def keep(self) -> None:
-        """Write everything down."""
-        keep(
-            "quantize_quality",
-            self.arguments,
-            {"scale": self.scale, **tables(self.runs), "targets": TARGETS, "runs": self.runs},
-        )
+        """Write everything down, the tables anew."""
+        self.part.update(tables(self.runs))
+        self.result["targets"] = TARGETS
+        if not self.arguments.tiny:
+            write("quantize_quality", self.arguments, self.result)
 
 
 def tables(runs: dict[str, Any]) -> dict[str, Any]:
@@ -197,9 +197,11 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--variants", default=None, help="names of the table, separated by semicolons; by default all")
     parser.add_argument("--seeds", default=None, help="by default 0,1; 0,1,2 with --full")
-    parser.add_argument("--scale", type=float, default=1.0, help="how much longer to quantize than by default")
-    parser.add_argument("--full", action="store_true", help="scale 5, three seeds")
+    parser.add_argument("--steps", type=int, default=None, help="steps of every quantization, whatever the task")
+    parser.add_argument("--full", action="store_true", help="five times as long, three seeds")
     arguments = parser.parse_args()
+    if arguments.steps and arguments.full:
+        parser.error("`--steps` and `--full` both say how long; give one of them")
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
         return
@@ -208,7 +210,9 @@ def main() -> None:
     seeds = "0" if arguments.tiny else arguments.seeds or ("0,1,2" if arguments.full else "0,1")
     with work_folder(arguments):
         bench = Bench(arguments)
-        variants = [FLOAT, ROUNDED, *(arguments.variants.split(";") if arguments.variants else VARIANTS)]
+        longer = (LONG, LONG_BY_MATRIX) if arguments.steps else ()
+        chosen = arguments.variants.split(";") if arguments.variants else VARIANTS
+        variants = [FLOAT, ROUNDED, *(each for each in chosen if each not in longer)]
         for seed in map(int, seeds.split(",")):
             for variant in variants:
                 for task in arguments.tasks.split(","):
@@ -216,8 +220,8 @@ def main() -> None:
                     if ONLY_ON.get(variant, task) == task and key not in bench.runs:
                         bench.runs[key] = bench.measure(task, seed, variant)
                         bench.keep()
+                        print(f"{key}: {bench.runs[key]['metrics']}", flush=True)
         bench.keep()
-        shutil.rmtree(bench.work, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.corpus import open_corpus
-from slimformer.corpus.mixing.grouping import BATCHES, MOST, GroupedStream
+from slimformer.corpus.order.grouping import BATCHES, MOST, GroupedStream
 from slimformer.corpus.stream import Stream
 from slimformer.errors import ConfigError
 from slimformer.methods.adapt.config import AdaptConfig

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slimformer.corpus.stream import Order
+from slimformer.corpus.order.blocks import Order
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 100), st.integers(0, 9))

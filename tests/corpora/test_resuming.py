@@ -119,6 +119,25 @@ def test_files_that_change_under_a_run_are_noticed(path, memo):
         ids(stream, stream.epoch_size())
 
 
+def test_an_epoch_is_estimated_by_its_first_block_and_stays_as_long(path, memo, tmp_path):
+    corpus, counting = opened(path)
+    size = opened(path)[0].stream(WORDS, 16, **SETTINGS).epoch_size()
+    stream = corpus.stream(WORDS, 16, memo=memo, **SETTINGS)
+    assert stream._order.blocks > 3
+    estimate = stream.expected_epoch()
+    assert estimate == pytest.approx(size, rel=0.15)  # blocks of a few hundred words
+    assert counting.reads == stream._order.segments(0)
+    counted = opened(path)[0].stream(WORDS, 16, cache=tmp_path / "tokens", **SETTINGS)
+    assert counted.expected_epoch() == counted.epoch_size() == size
+    # A run that goes on takes as many steps, whether tokens are kept by then or not.
+    later = opened(path)[0].stream(WORDS, 16, memo=memo, cache=tmp_path / "tokens", **SETTINGS)
+    assert later.expected_epoch() == estimate
+    assert later.epoch_size() == size
+    whole = opened(path)[0].stream(WORDS, 16)
+    assert whole._order.blocks == 1
+    assert whole.expected_epoch() == whole.epoch_size()
+
+
 def test_several_processes_may_share_a_memo(path, memo):
     streams = [opened(path)[0].stream(WORDS, 16, memo=memo, **SETTINGS) for _ in range(2)]
     size = opened(path)[0].stream(WORDS, 16, **SETTINGS).epoch_size()

@@ -269,6 +269,17 @@ def test_processes_answer_in_order_and_say_what_failed():
             processes.submit("end").result()
 
 
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("length", [3, 4, 16, 4000])
+def test_examples_are_counted_by_the_lengths_of_kept_tokens(path, place, pack, length):
+    settings = {"pack": pack, "buffer": 900}
+    stored = opened(path).stream(WORDS, length, cache=place, **settings)
+    without = opened(path).stream(WORDS, length, **settings)
+    assert stored.epoch_size() == without.epoch_size()
+    assert stored._present is None  # no token was read
+    assert ids(stored, stored.epoch_size()) == ids(without, without.epoch_size())
+
+
 @pytest.mark.slow
 def test_blocks_made_ahead_are_those_made_when_they_are_needed(path):
     without = opened(path).stream(WORDS, 16, buffer=900)

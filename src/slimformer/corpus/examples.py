@@ -176,6 +176,10 @@ class Packing:
         """Make the examples of a block."""
         return self._single(tokens) if self.separator is None else self._packed(tokens, self.separator)
 
+    def count(self, lengths: NDArray[np.int64]) -> int:
+        """How many examples documents of so many tokens make."""
+        return len(lengths) if self.separator is None else len(self._cuts(_separators(lengths).tobytes()))
+
     def example(self, block: Block, index: int) -> Inputs:
         """One example, with its special tokens."""
         begin, end = block.spans[index]
@@ -183,8 +187,7 @@ class Packing:
         return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
     def _packed(self, tokens: Tokens, separator: int) -> Block:
-        separates = np.zeros(len(tokens.ids) + len(tokens.lengths), np.bool_)
-        separates[np.cumsum(tokens.lengths + 1) - 1] = True
+        separates = _separators(tokens.lengths)
         ids = np.full(len(separates), separator, np.int32)
         ids[~separates] = tokens.ids
         return Block(ids, self._cuts(separates.tobytes()))
@@ -209,3 +212,11 @@ class Packing:
         ends = np.cumsum(tokens.lengths)
         begins = ends - tokens.lengths
         return Block(tokens.ids, np.stack([begins, np.minimum(ends, begins + self.room)], axis=1))
+
+
+def _separators(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Where one stands after each document, in a row of their tokens and separators."""
+    ends = np.cumsum(lengths + 1)
+    separates = np.zeros(int(ends[-1]) if len(ends) else 0, np.bool_)
+    separates[ends - 1] = True
+    return separates

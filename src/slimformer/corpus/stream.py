@@ -1,140 +1,29 @@
-"""The order of a stream: which segments are shuffled together, as a pure function of seed and epoch."""
+"""Examples without end, of which each can be asked for by its number."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-import numpy as np
-
 from slimformer.corpus.examples import Block, Encoder, Packing
+from slimformer.corpus.order.blocks import Order
+from slimformer.corpus.order.memo import Memo
 from slimformer.corpus.source import Outlive
 from slimformer.errors import DataError
-from slimformer.files import parse_json
 from slimformer.tasks.features import Inputs, TensorCollator, padding_collator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
     from slimformer.corpus.corpus import Corpus
     from slimformer.corpus.tokens.tokens import TokenSource
-
-
-class Order:
-    """Segments permuted for every epoch and divided into blocks of about `buffer` bytes.
-
-    Blocks are counted through all epochs, and every epoch has equally many, so that the number of a block tells its
-    epoch.
-
-    Args:
-        sizes: Bytes of each segment.
-        buffer: Bytes of a block, give or take a segment.
-        seed: What the order depends on.
-    """
-
-    def __init__(self, sizes: NDArray[np.int64], buffer: int, seed: int) -> None:
-        self._sizes = sizes
-        self._buffer = buffer
-        self._seed = seed
-        #: Blocks of an epoch.
-        self.blocks = int(-(-sizes.sum() // buffer))
-        self._epoch = -1
-        self._segments: NDArray[np.int64] = np.empty(0, np.int64)
-        self._block_of: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def segments(self, block: int) -> list[int]:
-        """The segments of a block, in the order they are read."""
-        epoch, number = divmod(block, self.blocks)
-        if epoch != self._epoch:
-            self._segments = np.random.default_rng([self._seed, epoch]).permutation(len(self._sizes))
-            sizes = self._sizes[self._segments]
-            self._block_of = (np.cumsum(sizes) - sizes) // self._buffer
-            self._epoch = epoch
-        first, last = np.searchsorted(self._block_of, [number, number + 1])
-        return [int(segment) for segment in self._segments[first:last]]
-
-    def examples(self, block: int, count: int) -> NDArray[Any]:
-        """The order of a block's examples."""
-        epoch, number = divmod(block, self.blocks)
-        return np.random.default_rng([self._seed, epoch, number]).permutation(count)
-
-
-class Memo:
-    """Counts of the first blocks of a stream, in memory and in a file that survives a kill.
-
-    The file is only ever appended to, a whole line at a time, and every line says what it belongs to: a torn line, a
-    line that another process wrote too and the lines of other settings do no harm.
-
-    Args:
-        path: The file; None to keep the counts in memory only.
-        key: What the counts depend on; lines with another key are ignored.
-    """
-
-    def __init__(self, path: str | Path | None, key: str) -> None:
-        self._path = None if path is None else Path(path)
-        # Every process counts the same; one on each machine is enough to write it down.
-        self._writes = os.environ.get("LOCAL_RANK", "0") == "0"
-        self._key = key
-        self._ends: list[int] = []  # examples up to the end of each block
-        self._torn = False
-        if self._path is not None and self._path.exists():
-            self._read(self._path)
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def find(self, example: int) -> tuple[int, int] | None:
-        """The block of an example and its number within; None when it lies beyond the blocks known."""
-        block = bisect_right(self._ends, example)
-        return None if block == len(self._ends) else (block, example - self.before(block))
-
-    def before(self, block: int) -> int:
-        """Examples in all blocks before one."""
-        return self._ends[block - 1] if block else 0
-
-    def note(self, block: int, examples: int) -> None:
-        """Remember the count of the next block, or make sure that a known one is still right."""
-        if block < len(self._ends):
-            known = self._ends[block] - self.before(block)
-            if known != examples:
-                raise DataError(
-                    f"block {block} of the corpus has {examples} examples now and had {known} before, so its files "
-                    "were changed while they were in use; start anew"
-                )
-            return
-        self._ends.append(self.before(block) + examples)
-        if self._path is not None and self._writes:
-            self._write(self._path, {"stream": self._key, "block": block, "examples": examples})
-
-    def _write(self, path: Path, line: dict[str, Any]) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(line) + "\n"
-        with path.open("a") as file:
-            file.write(f"\n{text}" if self._torn else text)
-        self._torn = False
-
-    def _read(self, path: Path) -> None:
-        content = path.read_bytes()
-        self._torn = bool(content) and not content.endswith(b"\n")
-        counts: dict[int, int] = {}
-        for line in content.split(b"\n"):
-            try:
-                values = parse_json(line)
-                if values["stream"] == self._key:
-                    counts[int(values["block"])] = int(values["examples"])
-            except (ValueError, TypeError, KeyError):
-                continue
-        while len(self._ends) in counts:
-            self._ends.append(self.before(len(self._ends)) + counts[len(self._ends)])
 
 
 class Stream(ABC):
@@ -162,6 +51,10 @@ class Stream(ABC):
     @abstractmethod
     def epoch_size(self) -> int:
         """Examples of the first epoch."""
+
+    def expected_epoch(self) -> int:
+        """About as many, without reading everything; a run that goes on is told what it was told at its start."""
+        return self.epoch_size()
 
     @abstractmethod
     def collator(self) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
@@ -239,14 +132,29 @@ class TextStream(Stream):
         self._present: tuple[int, Block, NDArray[Any]] | None = None
 
     def epoch_size(self) -> int:
-        """Examples of the first epoch, counted by tokenising what the memo does not know.
+        """Examples of the first epoch, counted by the lengths of kept tokens, or by tokenising what no memo knows.
 
         Other epochs have about as many: each block ends with an example that may be short, and blocks differ.
         """
         blocks = self._order.blocks
         for block in range(len(self._memo), blocks):
-            self._load(block)
+            lengths = self.tokens.lengths(self._order.segments(block))
+            if lengths is None or (block + 1 == blocks and not self._memo.before(block)):
+                self._load(block)
+            else:
+                self._memo.note(block, self._packing.count(lengths))
         return self._memo.before(blocks)
+
+    def expected_epoch(self) -> int:
+        """Examples of an epoch: counted where tokens are kept, else as many as the first block has for its bytes."""
+        if self._memo.epoch is None:
+            first, sizes = self._order.segments(0), self.tokens.sizes
+            counted = self._order.blocks == 1 or self.tokens.lengths(first) is not None
+            examples = 0 if counted else len(self._load(0)[0])
+            estimate = round(examples * int(sizes.sum()) / int(sizes[first].sum())) if examples else self.epoch_size()
+            self._memo.note_epoch(estimate)
+        assert self._memo.epoch is not None
+        return self._memo.epoch
 
     def collator(self) -> TensorCollator:
         """Pads to the longest of a batch, as the tokenizer would."""

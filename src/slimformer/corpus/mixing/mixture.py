@@ -96,6 +96,10 @@ class MixedStream(Stream):
         """Examples of the first epochs of all together."""
         return sum(stream.epoch_size() for stream in self.streams)
 
+    def expected_epoch(self) -> int:
+        """About as many."""
+        return sum(stream.expected_epoch() for stream in self.streams)
+
     def collator(self) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
         """What makes batches, alike for all."""
         return self.streams[0].collator()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.corpus.source import Fault, OnFault
 from slimformer.corpus.tokens.processes import Processes
-from slimformer.corpus.tokens.tokens import LiveTokens, Tokens
+from slimformer.corpus.tokens.tokens import LiveTokens, Tokens, UnpreparedTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ class BlockMaker:
         return self.live.read(segments, note), list(faults.values())
 
 
-class TokensAhead:
+class TokensAhead(UnpreparedTokens):
     """Tokens of blocks that processes make before they are asked for; a block is made by one of them alone.
 
     Args:

@@ -151,20 +151,30 @@ class StoredTokens(UnpreparedTokens):
         """The tokens of some segments, one after the other."""
         return Tokens.joined(self._segment(segment) for segment in segments if self.counts.tokens[segment])
 
+    def lengths(self, segments: Sequence[int]) -> NDArray[np.int64]:
+        """Tokens of each document of some segments."""
+        filled = (segment for segment in segments if self.counts.documents[segment])
+        lengths = [self._stored(segment, "lengths")[0].astype(np.int64) for segment in filled]
+        return np.concatenate([np.empty(0, np.int64), *lengths])
+
     def _segment(self, segment: int) -> Tokens:
+        ids, lengths = self._stored(segment, "ids", "lengths")
+        return Tokens(ids.astype(np.int32), lengths.astype(np.int64))
+
+    def _stored(self, segment: int, *names: str) -> list[NDArray[Any]]:
+        """What a shard holds of a segment under some names."""
         path = self.folder / shard_name(int(self._shard[segment]))
-        spans = (
-            (int(begin[segment]), int(begin[segment] + count[segment]))
-            for begin, count in ((self._token, self.counts.tokens), (self._document, self.counts.documents))
-        )
+        spans = {
+            name: slice(int(begin[segment]), int(begin[segment] + count[segment]))
+            for name, begin, count in (
+                ("ids", self._token, self.counts.tokens),
+                ("lengths", self._document, self.counts.documents),
+            )
+        }
         try:
             with safe_open(path, framework="np") as file:
-                ids, lengths = (
-                    file.get_slice(name)[begin:end]
-                    for name, (begin, end) in zip(("ids", "lengths"), spans, strict=True)
-                )
+                return [file.get_slice(name)[spans[name]] for name in names]
         except (OSError, SafetensorError) as error:
             raise DataError(
                 f"`{path}` with tokens of the corpus cannot be read any more: {error}; start again, and it is made anew"
             ) from error
-        return Tokens(ids.astype(np.int32), lengths.astype(np.int64))

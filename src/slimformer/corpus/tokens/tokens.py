@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -65,14 +65,24 @@ class TokenSource(Protocol):
     def expect(self, blocks: Sequence[Sequence[int]]) -> None:
         """Take note of the segments that will be read next."""
 
+    def lengths(self, segments: Sequence[int]) -> NDArray[np.int64] | None:
+        """Tokens of each document of some segments; None where they are not known without making them."""
+
 
 class UnpreparedTokens:
     """Tokens that nothing is done for before they are read."""
 
-    reach: ClassVar[int] = 0
+    @property
+    def reach(self) -> int:
+        """It wants to know of none."""
+        return 0
 
     def expect(self, blocks: Sequence[Sequence[int]]) -> None:
         """Do nothing."""
+
+    def lengths(self, segments: Sequence[int]) -> NDArray[np.int64] | None:
+        """None are known."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -224,7 +224,7 @@ class Adapt(Method[AdaptConfig]):
         config, collate = self.config, self.inputs.collator()
         stream = self.inputs.stream(folder / "corpus.jsonl", token_progress(self.options.quiet))
         passes = config.epochs if config.max_steps is None else None
-        options = training_options(config, passes, stream.epoch_size)
+        options = training_options(config, passes, stream.expected_epoch)
         assert options.max_steps is not None
         features = self.inputs.features(stream.first(options.max_steps * options.batch_size))
         sources = {}

@@ -9,7 +9,7 @@ from slimformer import models
 from slimformer.anatomy import Anatomy
 from slimformer.corpus import open_corpus
 from slimformer.corpus.masked import MaskedExamples, masked_collator
-from slimformer.corpus.mixing.grouping import GroupedStream
+from slimformer.corpus.order.grouping import GroupedStream
 from slimformer.errors import CheckpointError, ConfigError, DataError
 from slimformer.inference.evaluation import head_classes
 from slimformer.methods.corpus import check_same_tokens, example_length

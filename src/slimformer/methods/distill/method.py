@@ -173,7 +173,7 @@ class Distill(Method[DistillConfig]):
         quiet = self.options.quiet
         self.setup = keep_shape(self.setup, folder)
         stream = self.setup.stream(memo=folder / "corpus.jsonl", progress=token_progress(quiet))
-        options = training_options(self.config, self.config.passes, stream.epoch_size)
+        options = training_options(self.config, self.config.passes, stream.expected_epoch)
         self.layer, self.trials = choose_layer(self.setup, options, folder, quiet)
         assert options.max_steps is not None
         examples = stream.first(options.max_steps * options.batch_size)

@@ -40,6 +40,10 @@ class GroupedStream(Stream):
         """Examples of the first epoch."""
         return self.stream.epoch_size()
 
+    def expected_epoch(self) -> int:
+        """About as many."""
+        return self.stream.expected_epoch()
+
     def collator(self) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]:
         """What makes batches, as without groups."""
         return self.stream.collator()

@@ -1,0 +1,1 @@
+"""Which example comes when, as a pure function of its number."""
