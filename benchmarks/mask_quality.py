@@ -1,9 +1,10 @@
-"""Masks against fine-tuning on MiniLM: same steps, same batches, a learning rate picked for each out of three.
+"""Masks against fine-tuning and LoRA of rank 8 on MiniLM: same steps, same batches, a learning rate picked for each.
 
-Seven tasks, two seeds: every rate is tried with the first seed, the best on dev with the others too. The default size
-is cut to what two cores do in about 90 minutes: each task has the steps, batch and length below. Then masks that remove
-whole neurons and heads, on SST-2: accuracy against measured speed. Results are kept after every run, and what is there
-is not run again, so it can be stopped and continued. Needs the data sets beside the checkout (`--data`).
+Seven tasks, two seeds. Every rate is tried with the first seed, and where the best on dev is at the border, the next
+one beyond, up to three times; the best with the other seeds too. `--methods finetune,mask` leaves LoRA out. Each task
+has the steps, batch and length below, which takes about five hours of one core. Then masks that remove whole neurons
+and heads, on SST-2: accuracy against measured speed. Results are kept after every run, and what is there is not run
+again, so it can be stopped and continued. Needs the data sets beside the checkout (`--data`), and `peft`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness import RESULTS, keep, kept, training_options
+from harness import RESULTS, kept, training_options, write
+from peers.lora_tuning import lora_tune
 from slimformer import finetune, mask
 from slimformer.inference.bench import bench
 
@@ -40,8 +42,10 @@ TASKS: dict[str, Work] = {
     "ud-pos": Work("ud-english-ewt", 250, 32, 64, "0-"),
     "ncbi-ner": Work("ner-NCBI-disease", 400, 32, 64, "0-"),
 }
-METHODS: dict[str, Any] = {"finetune": finetune, "mask": mask}
-RATES = {"finetune": (1e-4, 2e-4, 4e-4), "mask": (2e-3, 4e-3, 8e-3)}
+METHODS: dict[str, Any] = {"finetune": finetune, "mask": mask, "lora": lora_tune}
+RATES = {"finetune": (1e-4, 2e-4, 4e-4), "mask": (2e-3, 4e-3, 8e-3), "lora": (1e-3, 2e-3, 4e-3)}
+#: How often a rate beyond the border is tried.
+WIDENINGS = 3
 #: Masks that make the model faster, on SST-2.
 STRUCTURED: dict[str, dict[str, Any]] = {
     "single weights": {},
@@ -67,6 +71,7 @@ class Bench:
         key = f"{task} {method} lr={lr:g} seed={seed} steps={steps}{label}"
         if key not in self.runs:
             self.runs[key] = self._train(method, task, lr=lr, seed=seed, max_steps=steps, **more)
+            print(f"{key}: {self.runs[key]['value']}", flush=True)
             self.keep()
         return self.runs[key]
 
@@ -83,7 +88,8 @@ class Bench:
                 model="minilm",
                 task=task,
                 data=str(self.arguments.data / folder),
-                out=str(out),
+                out=None if method == "lora" else str(out),
+                quiet=True,
                 max_length=length,
                 batch_size=batch,
                 group_by_length=True,
@@ -98,21 +104,25 @@ class Bench:
                 "metric": next(iter(result.metrics)),
                 "value": round(next(iter(result.metrics.values())), 5),
                 "seconds": round(result.seconds, 1),
-                "folder_bytes": sum(path.stat().st_size for path in out.iterdir()),
-                "weights_bytes": sum(path.stat().st_size for path in out.glob("*.safetensors")),
             }
+            if method == "lora":  # what an adapter and its head take
+                trained = sum(weight.nbytes for weight in result.model.parameters() if weight.requires_grad)
+                measured |= {"folder_bytes": trained, "weights_bytes": trained}
+            else:
+                measured |= {
+                    "folder_bytes": sum(path.stat().st_size for path in out.iterdir()),
+                    "weights_bytes": sum(path.stat().st_size for path in out.glob("*.safetensors")),
+                }
             if speed:
                 cost = bench(out, [(32, 32)], threads=self.arguments.threads, seconds=0.1 if self.arguments.tiny else 5)
                 measured |= {"latency_ms": cost["latency_ms"]["p50"], "parameters": cost["parameters"]}
         return measured
 
     def compare(self, task: str, seeds: list[int]) -> None:
-        """Both methods on one task: every rate with the first seed, the best of them with the others."""
+        """All methods on one task: every rate with the first seed, the best of them with the others."""
         steps = TASKS[task].steps
-        for method in METHODS:
-            rates = RATES[method][1:2] if self.arguments.tiny else RATES[method]
-            tried = {lr: self.run(method, task, lr, seeds[0], steps)["value"] for lr in rates}
-            lr = max(rates, key=tried.__getitem__)
+        for method in self.arguments.methods.split(","):
+            lr = self.best_rate(method, task, seeds[0], steps)
             runs = [self.run(method, task, lr, seed, steps) for seed in seeds]
             values = [100 * run["value"] for run in runs]
             self.known.setdefault("tasks", {}).setdefault(task, {"metric": runs[0]["metric"], "steps": steps})[
@@ -125,6 +135,17 @@ class Bench:
                 "weights_bytes": runs[0]["weights_bytes"],
                 "seconds": round(statistics.mean(run["seconds"] for run in runs), 1),
             }
+
+    def best_rate(self, method: str, task: str, seed: int, steps: int) -> float:
+        """The rate with the best score, from a grid that is widened where it is at the border."""
+        rates = list(RATES[method][1:2] if self.arguments.tiny else RATES[method])
+        for _ in range(1 if self.arguments.tiny else 1 + WIDENINGS):
+            tried = {lr: self.run(method, task, lr, seed, steps)["value"] for lr in rates}
+            best = max(rates, key=tried.__getitem__)
+            if best not in (rates[0], rates[-1]):
+                break
+            rates = [best / 2, *rates] if best == rates[0] else [*rates, best * 2]
+        return best
 
     def prune(self) -> None:
         """Masks over neurons and heads: what they reach and how fast the model is that they leave."""
@@ -147,11 +168,13 @@ class Bench:
     def summary(self) -> None:
         """Means over the tasks, and whether they are within the limits."""
         tasks = self.known.get("tasks", {})
-        done = {task: both for task, both in tasks.items() if set(METHODS) <= set(both)}
+        done = {task: row for task, row in tasks.items() if {"finetune", "mask"} <= set(row)}
         if not done:
             return
-        means = {method: statistics.mean(both[method]["mean"] for both in done.values()) for method in METHODS}
+        everywhere = [method for method in METHODS if all(method in row for row in done.values())]
+        means = {method: statistics.mean(row[method]["mean"] for row in done.values()) for method in everywhere}
         share = max(both["mask"]["folder_bytes"] / both["finetune"]["weights_bytes"] for both in done.values())
+        with_lora = "lora" in everywhere
         self.known["mean"] = {method: round(value, 2) for method, value in means.items()}
         self.known["table"] = {
             task: {
@@ -160,6 +183,8 @@ class Bench:
                 "its deviation": both["finetune"]["deviation"],
                 "masked": both["mask"]["mean"],
                 "mask's deviation": both["mask"]["deviation"],
+                **({"LoRA": both["lora"]["mean"]} if with_lora else {}),
+                **({"LoRA's deviation": both["lora"]["deviation"]} if with_lora else {}),
             }
             for task, both in done.items()
         }
@@ -171,7 +196,8 @@ class Bench:
 
     def keep(self) -> None:
         """Write down what is known."""
-        keep("mask_quality", self.arguments, self.known)
+        if not self.arguments.tiny:
+            write("mask_quality", self.arguments, self.known, peers=("peft",))
 
 
 def main() -> None:
@@ -180,6 +206,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--methods", default=",".join(METHODS))
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
