@@ -54,6 +54,15 @@ def test_commands_name_scripts_that_there_are():
     assert [name for name in scripts if not (BENCHMARKS / name).is_file()] == []
 
 
+def test_commands_have_flags_that_their_scripts_take():
+    shared = (BENCHMARKS / "harness" / "__init__.py").read_text(encoding="utf-8")
+    for command in {claim["command"] for claim in claims() if claim["command"].startswith("python benchmarks/")}:
+        script = (BENCHMARKS.parent / command.split()[1]).read_text(encoding="utf-8")
+        trains = "training_options" in script
+        for flag in re.findall(r" (--[\w-]+)", command):
+            assert f'"{flag}"' in script or (f'"{flag}"' in shared and (trains or flag != "--bf16")), command
+
+
 @pytest.mark.parametrize(
     ("mean", "half", "par", "expected"),
     [
