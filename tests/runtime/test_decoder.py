@@ -341,3 +341,25 @@ def test_real_weights_are_decoded_as_transformers_does():
     for given, added in zip(ids, native, strict=True):
         tokens = model.generate(torch.tensor([given]), max_new_tokens=48, do_sample=False, eos_token_id=2)[0].tolist()
         assert added == [token for token in tokens[len(given) :] if token != 2]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not STORIES.exists(), reason="the weights of stories15M are not beside the checkout")
+def test_real_weights_in_ternary_are_decoded_as_integers_in_numpy(tmp_path):
+    model = hf.AutoModelForCausalLM.from_pretrained(STORIES, dtype=torch.float32).eval()
+    tokenizer = hf.AutoTokenizer.from_pretrained(STORIES)
+    quantized(model).save_pretrained(tmp_path)
+    decoder, exact = NativeDecoder(tmp_path, threads=1), ExactDecoder(tmp_path, DECODERS["llama"])
+    close = []
+    for text in ("Once upon a time", "Lily and Ben", "The dog was sad because", "One day, a big bear", "Mom said"):
+        ids = tokenizer(text)["input_ids"]
+        (written,) = decoder.generate([ids], 12)
+        # Each token is the likeliest after those before, which is what writing them one by one comes to.
+        read = [*ids, *written[:-1]]
+        expected = exact.logits(read)
+        assert expected[len(ids) - 1 :].argmax(axis=-1).tolist() == written
+        apart = np.abs(decoder.run([read], caches(decoder, 1), all_logits=True) - expected).max(axis=-1)
+        # Norms in 32 and in 64 bits can fall on two sides of a step: the tokens from there on are off by some steps.
+        assert apart.max() < 0.1 * np.abs(expected).max()
+        close += (apart < 1e-3).tolist()
+    assert np.mean(close) > 0.5
