@@ -4,7 +4,8 @@ Bytes per task, resident memory with all tasks loaded, time to switch task, and 
 texts of equal length, and real sentences, as many for each task, in batches of texts of like length. LoRA answers these
 in both ways that PEFT has, rows of several adapters in a batch and adapter by adapter. Nothing is trained: what masks,
 adapters and copies hold does not change what they cost. Memory is measured in a process of its own for each; times are
-taken in one process, in turn.
+taken in one process, in turn. Answers of the bank on the engine are compared with those of each task asked alone, and
+with the masked model of each task in torch; `--untimed` does that and measures memory, and takes no times.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import gc
 import itertools
 import json
 import logging
-import random
 import shutil
 import subprocess
 import sys
@@ -25,13 +25,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging as reports
 
-from harness import in_turn, keep, options
-from harness.reviews import sentences
+from harness import in_turn, keep, keep_parts, kept, options
+from harness.answers import agreement
+from harness.reviews import mixed, real
 from peers import lora
 from slimformer import models
 from slimformer.artifact import Step, save
@@ -47,7 +47,6 @@ NATIVE = "mask bank, native"
 SWITCH_LIMIT, MEMORY_LIMITS = 1 / 5, {"mask bank": 1.8, NATIVE: 1.5}
 #: Rows of a forward, for whoever cuts requests into batches.
 BATCH = 32
-WORDS = ("the", "a", "film", "plot", "cast", "was", "is", "very", "not", "and", "but", "end", "good", "bad", "of")
 
 
 def fresh(seed: int) -> Any:
@@ -115,31 +114,6 @@ LOADERS: dict[str, Any] = {
     "LoRA, adapter by adapter": lambda folder, tasks: lora.load_by_task(fresh(0), folder / "lora", tasks),
     "checkpoints": load_plain,
 }
-
-
-def mixed(tasks: int, rows: int, words: int, seed: int) -> dict[str, list[str]]:
-    """A batch of texts of equal length, dealt out over the tasks in turn."""
-    rng = random.Random(seed)
-    requests: dict[str, list[str]] = {}
-    for row in range(rows):
-        requests.setdefault(f"task{row % tasks}", []).append(" ".join(rng.choices(WORDS, k=words)))
-    return requests
-
-
-def real(tasks: int, rows: int, seed: int) -> dict[str, list[str]]:
-    """Sentences of film reviews, as many for each task."""
-    texts = sentences(tasks * rows, seed)
-    return {f"task{number}": texts[number * rows : (number + 1) * rows] for number in range(tasks)}
-
-
-def agreement(torch_bank: MaskBank, native: MaskBank, requests: dict[str, list[str]]) -> dict[str, Any]:
-    """How far apart the two banks answer, and whether an answer has the same bits alone."""
-    mixed_rows, other = native.logits(requests, BATCH), torch_bank.logits(requests, BATCH)
-    apart = max(float(np.abs(np.stack(mixed_rows[name]) - np.stack(other[name])).max()) for name in requests)
-    few = {name: texts[:2] for name, texts in requests.items()}
-    alone = {name: [native.logits({name: [text]})[name][0] for text in texts] for name, texts in few.items()}
-    same = all(np.array_equal(row, mixed_rows[name][place]) for name in few for place, row in enumerate(alone[name]))
-    return {"largest_difference_to_torch": apart, "same_bits_alone": same}
 
 
 def resident(kind: str, folder: Path, tasks: int, rows: int, words: int) -> int:
@@ -224,14 +198,34 @@ def load_checkpoint(folder: Path, number: int) -> Any:
     return AutoModelForSequenceClassification.from_pretrained(folder / "plain" / f"task{number}").eval()
 
 
+def memory_of(folder: Path, arguments: argparse.Namespace, sizes: tuple[int, int, int], kinds: list[str]) -> Any:
+    """Bytes of each kind in a process of its own, and multiples of those of one model."""
+    taken = {kind: in_own_process(kind, folder, arguments, sizes) for kind in kinds}
+    over = {kind: value / taken["one checkpoint"] for kind, value in taken.items()}
+    return {
+        "resident_bytes": taken,
+        "resident_over_one_model": {kind: round(value, 2) for kind, value in over.items()},
+        "memory_holds": {kind: over[kind] <= limit for kind, limit in MEMORY_LIMITS.items()},
+    }
+
+
+def untimed(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, words: int) -> dict[str, Any]:
+    """What other work on the machine does not change: answers, and memory."""
+    native, _ = LOADERS[NATIVE](folder, tasks)
+    told = agreement(native, real(tasks, rows, arguments.seed), BATCH)
+    memory = memory_of(folder, arguments, (tasks, rows, words), ["one checkpoint", *MEMORY_LIMITS])
+    holds = told["holds"] and all(memory["memory_holds"].values())
+    return {"tasks": tasks, "agreement": told, **memory, "limits": MEMORY_LIMITS, "within_limits": holds}
+
+
 def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, words: int, rounds: int) -> Any:
     """Everything about masks, adapters and checkpoints that were prepared."""
     kinds = ["one checkpoint", *MEMORY_LIMITS] if arguments.tiny else [*LOADERS]
-    memory = {kind: in_own_process(kind, folder, arguments, (tasks, rows, words)) for kind in kinds}
+    memory = memory_of(folder, arguments, (tasks, rows, words), kinds)
     loaded = {kind: load(folder, tasks) for kind, load in LOADERS.items() if kind != "one checkpoint"}
-    kept = loaded["mask bank, weights kept"][0]
-    for name in kept.tasks:
-        kept.use(name)
+    ready = loaded["mask bank, weights kept"][0]
+    for name in ready.tasks:
+        ready.use(name)
     switch = switching(folder, loaded["mask bank"][0], loaded["LoRA"][0], tasks, rounds)
     answer = answering(folder, loaded["mask bank"][0], loaded["LoRA"][0], tasks, rounds)
     requests = mixed(tasks, rows, words, arguments.seed)
@@ -240,8 +234,8 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
     real_seconds = in_turn({kind: lambda ask=ask: ask(texts) for kind, (_, ask) in loaded.items()}, max(2, rounds // 3))
     per_second = {kind: tasks * rows / value for kind, value in real_seconds.items()}
     best_lora = max(value for kind, value in per_second.items() if kind.startswith("LoRA"))
-    one = memory["one checkpoint"]
     switch_share = switch["mask bank"] / switch["loading a checkpoint"]
+    told = agreement(loaded[NATIVE][0], texts, BATCH)
     return {
         "tasks": tasks,
         "bytes_per_task": {
@@ -249,8 +243,7 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
             "LoRA": size(folder / "lora") // tasks,
             "checkpoint": size(folder / "plain") // tasks,
         },
-        "resident_bytes": memory,
-        "resident_over_one_model": {kind: round(value / one, 2) for kind, value in memory.items()},
+        **memory,
         "switch_ms": {kind: round(value * 1e3, 3) for kind, value in switch.items()},
         "switch_over_loading": round(switch_share, 4),
         "switch_and_answer_one_text_ms": {kind: round(value * 1e3, 3) for kind, value in answer.items()},
@@ -259,15 +252,16 @@ def measure(folder: Path, arguments: argparse.Namespace, tasks: int, rows: int, 
         "real_texts": {"rows_of_each_task": rows, "characters": sum(map(len, itertools.chain(*texts.values())))},
         "real_texts_per_second": {kind: round(value, 1) for kind, value in per_second.items()},
         "native_over_lora": round(per_second[NATIVE] / best_lora, 3),
-        "agreement": agreement(loaded["mask bank"][0], loaded[NATIVE][0], texts),
+        "agreement": told,
         "limits": {
             "switch_over_loading": SWITCH_LIMIT,
             "resident_over_one_model": MEMORY_LIMITS,
             "native_over_lora": 1,
         },
         "within_limits": switch_share <= SWITCH_LIMIT
-        and all(memory[kind] <= limit * one for kind, limit in MEMORY_LIMITS.items())
-        and per_second[NATIVE] >= best_lora,
+        and all(memory["memory_holds"].values())
+        and per_second[NATIVE] >= best_lora
+        and told["holds"],
     }
 
 
@@ -280,6 +274,7 @@ def main() -> None:
     parser.add_argument("--blocks", default="2-", help="blocks that are masked")
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--folder", type=Path, help="where to write masks and models, by default a temporary folder")
+    parser.add_argument("--untimed", action="store_true", help="compare answers and measure memory, without any times")
     parser.add_argument("--resident", choices=[*LOADERS], help=argparse.SUPPRESS)
     parser.add_argument("--sizes", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -292,7 +287,11 @@ def main() -> None:
     start = time.monotonic()
     try:
         prepare(folder, tasks, arguments.blocks)
-        keep("mask_bank", arguments, measure(folder, arguments, tasks, rows, words, rounds))
+        if arguments.untimed or arguments.tiny:
+            keep_parts("mask_bank", arguments, {("untimed",): untimed(folder, arguments, tasks, rows, words)})
+        if not arguments.untimed:
+            earlier = {name: part for name, part in kept("mask_bank").items() if name == "untimed"}
+            keep("mask_bank", arguments, measure(folder, arguments, tasks, rows, words, rounds) | earlier)
     finally:
         shutil.rmtree(folder)
     print(f"{time.monotonic() - start:.0f} s")
