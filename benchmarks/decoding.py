@@ -116,7 +116,7 @@ def in_llama(model: Any, tokenizer: Any, threads: int, length: int) -> Iterator[
         served = {}
         for name, numbers in (("float32", "float"), ("bfloat16", "bfloat16")):
             file = to_gguf(model, Path(folder) / f"{name}.gguf", numbers=numbers, processor=tokenizer).path
-            served[name] = stack.enter_context(llama.Llama(file, threads, length))
+            served[name] = stack.enter_context(llama.opened(file, threads, length))
         yield served
 
 

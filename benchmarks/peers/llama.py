@@ -12,12 +12,12 @@ import os
 import subprocess
 import sys
 import urllib.request
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
-    from types import TracebackType
 
 PACKAGE = "xllamacpp"
 
@@ -30,40 +30,14 @@ class Answer(NamedTuple):
 
 
 class Llama:
-    """A GGUF file in llama.cpp, with its defaults but for the number of threads.
+    """A GGUF file in llama.cpp.
 
     Args:
-        path: The file.
-        threads: Threads of a forward, of one token or of many.
-        length: Tokens of the longest text with its prompt.
+        address: Where it is served.
     """
 
-    def __init__(self, path: Path, threads: int, length: int) -> None:
-        # What it polls with between two requests would disturb who is timed next; `OMP_NUM_THREADS` is of torch.
-        own = {**os.environ, "GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, str(path), str(threads), str(length)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in own.items() if name != "OMP_NUM_THREADS"},
-        )
-
-    def __enter__(self) -> Self:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("serving "):
-                self._address = line.split()[1]
-                return self
-        _, errors = self._process.communicate()
-        raise SystemExit(f"llama.cpp does not open the file: {errors[-2000:]}")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
+    def __init__(self, address: str) -> None:
+        self._address = address
 
     def write(self, ids: Sequence[int], new: int) -> Answer:
         """The likeliest tokens after a prompt, which is read anew each time."""
@@ -75,6 +49,30 @@ class Llama:
             said = json.load(answer)
         timings = said["timings"]
         return Answer(said["tokens"], (timings["prompt_ms"] + timings["predicted_ms"]) / 1e3)
+
+
+@contextmanager
+def opened(path: Path, threads: int, length: int) -> Iterator[Llama]:
+    """A GGUF file in llama.cpp, with its defaults but for the number of threads.
+
+    Args:
+        path: The file.
+        threads: Threads of a forward, of one token or of many.
+        length: Tokens of the longest text with its prompt.
+    """
+    # What it polls with between two requests would disturb who is timed next; `OMP_NUM_THREADS` is of torch.
+    own = {**os.environ, "GGML_NO_BACKTRACE": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    own.pop("OMP_NUM_THREADS", None)
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, __file__, str(path), str(threads), str(length)]
+    with subprocess.Popen(command, text=True, env=own, **pipes) as server:
+        try:
+            told = next((line for line in server.stdout or () if line.startswith("serving ")), None)
+            if told is None:
+                raise SystemExit(f"llama.cpp does not open the file: {server.communicate()[1][-2000:]}")
+            yield Llama(told.split()[1])
+        finally:
+            server.kill()
 
 
 def why_absent() -> str | None:
