@@ -81,9 +81,7 @@ def build(model: ModelParts, architecture: Architecture, head: Head) -> Built:
     settings = Settings(model.config, model.name)
     stored = Checkpoint(model.name, model.tensors, all_biased, settings.group_size())
     family = architecture.family(model.kind) if model.from_file else family_of(model.kind)
-    # Blocks of a model in memory may differ in width.
-    ffn = settings.count(family.ffn_size) if model.from_file else None
-    return _Builder(stored, settings, family, architecture, ffn).build(head)
+    return _Builder(stored, settings, family, architecture, model.from_file).build(head)
 
 
 class BlockReader:
@@ -128,11 +126,11 @@ def plain_frequencies(theta: float, width: int) -> Array:
 
 class _Builder(BlockReader):
     def __init__(
-        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, ffn: int | None
+        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, from_file: bool
     ) -> None:
         settings.refuse_others()
         super().__init__(stored, settings, family)
-        self.ffn = ffn
+        self.from_file = from_file
         self.architecture = architecture
         self.blocks: list[dict[str, tuple[int, int]]] = []
         if self.hidden % self.heads:
@@ -157,8 +155,10 @@ class _Builder(BlockReader):
         if blocks == 0:
             raise EngineError(f"config.json of `{stored.name}` has no blocks; copy it again")
         turning = self._turning(blocks, embeddings["longest"])
+        # A config in memory says nothing of blocks that lost some.
+        neurons = self.settings.neurons(family.ffn_size, blocks) if self.from_file else [None] * blocks
         for number in range(blocks):
-            self._add_block(encoder, number, *turning[number])
+            self._add_block(encoder, number, neurons[number], *turning[number])
         if family.final_norm is not None:
             encoder.set_final_norm(self._norm(f"{base}{family.final_norm}"))
         encoder.pool(head.pooling)
@@ -211,14 +211,14 @@ class _Builder(BlockReader):
             "longest": longest,
         }
 
-    def _add_block(self, encoder: Any, number: int, window: int, rotation: Any) -> None:
+    def _add_block(self, encoder: Any, number: int, neurons: int | None, window: int, rotation: Any) -> None:
         family = self.family
         at = f"{self.base}{family.blocks}.{number}."
         modules = modules_of(family, at)
         up = self.matrix(*modules["up"], inputs=self.hidden)
         ffn = up.outputs // 2 if family.gate else up.outputs
-        if self.ffn not in (None, ffn):
-            raise self.settings.wrong(family.ffn_size, self.ffn)
+        if neurons not in (None, ffn):
+            raise self.settings.wrong(family.ffn_size, neurons)
         qkv = self.matrix(*modules["qkv"], inputs=self.hidden, alike=True)
         inner = qkv.outputs // 3  # less than the width of the block where heads were taken out
         attention_norm = f"{at}{family.attention_norm}"

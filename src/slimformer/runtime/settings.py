@@ -66,6 +66,19 @@ class Settings:
             )
         return ACTIVATIONS[str(value)]
 
+    def neurons(self, name: str, blocks: int) -> list[int]:
+        """Neurons of each block, by the setting for all of them or as the config describes them one by one."""
+        quantization = self.config.get("quantization_config")
+        described = quantization.get("blocks") if isinstance(quantization, dict) else None
+        if described is None:
+            return [self.count(name)] * blocks
+        each_one = described if isinstance(described, list) and len(described) == blocks else [None] * blocks
+        counts = [each.get("neurons") if isinstance(each, dict) else None for each in each_one]
+        known = [count for count in counts if type(count) is int and 0 < count < MOST]
+        if len(known) != blocks:
+            raise self.wrong("blocks", described)
+        return known
+
     def group_size(self) -> int | None:
         """Columns of a packed weight that share a scale, where groups do."""
         quantization = self.config.get("quantization_config")

@@ -1,0 +1,1 @@
+"""What encoders on the engine are to compute, written a second time in NumPy, without the engine."""
