@@ -8,7 +8,6 @@ import platform
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -173,23 +172,6 @@ def test_a_packed_table_of_words_is_not_copied(tmp_path, folder):
 
 def test_all_families_have_a_head_and_a_test():
     assert {family for family, _ in PAIRS} == set(ARCHITECTURES) <= set(zoo.FAMILIES)
-
-
-def test_the_docs_have_the_table_of_what_runs(tmp_path):
-    formats = ("ternary", "int8", "float32")
-    lines = [f"| | {' | '.join(formats)} |", "|---|---|---|---|"]
-    for family in ARCHITECTURES:
-        cells = []
-        for view in formats:
-            folder = tmp_path / f"{family}-{view}"
-            save(folder, family, "Model", floats=view == "float32", view=view)
-            try:
-                NativeEncoder(folder)
-                cells.append("yes")
-            except EngineError:
-                cells.append("no")
-        lines.append(f"| `{family}` | {' | '.join(cells)} |")
-    assert "\n".join(lines) in (Path(__file__).parents[2] / "docs/guides/engine.md").read_text()
 
 
 def test_distances_have_the_buckets_of_mpnet():

@@ -122,8 +122,9 @@ class ExactEncoder:
         self.width = self.number("hidden_size", "dim") // self.number("num_attention_heads", "n_heads")
         self.rounds = "activations" in self.config.get("quantization_config", ())
         self.activation = CONFIG_ACTIVATIONS[self.number("hidden_act", "activation", "hidden_activation")]
-        #: What the last forward had before the blocks and after each.
+        #: What the last forward had before the blocks and after each, and what it multiplied with each matrix.
         self.hidden_states = []
+        self.inputs = {}
 
     def number(self, *names, default=None):
         return next((self.config[name] for name in names if name in self.config), default)
@@ -145,6 +146,7 @@ class ExactEncoder:
         return None
 
     def linear(self, name, x, activation="none"):
+        self.inputs[name] = x
         packed, bias = self.packed(name), self.tensors.get(f"{name}.bias")
         if packed is None:
             y = self._of_floats(name, x, bias)

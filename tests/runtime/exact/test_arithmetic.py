@@ -7,12 +7,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slimformer.runtime.checkpoint import LAYOUTS
 from slimformer.runtime.native import is_built, kernels
-from tests.runtime.exact.arithmetic import ACTIVATIONS, LANES, chain, codes_product, fma, total
+from slimformer.views import Rounding
+from tests.runtime.exact.arithmetic import ACTIVATIONS, LANES, LARGEST, chain, codes_product, fma, rounded, total
 from tests.runtime.test_kernels import floats, matrix, same_bits
 
 needs_kernels = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
@@ -100,6 +102,31 @@ def test_activations_have_the_bits_of_the_reference(activation):
     expected = ACTIVATIONS[activation](x[:, None])
     for isa in kernels().instruction_sets():
         assert same_bits(floats(np.ones((1, 1))).multiply(x[:, None], activation, 1, isa), expected)
+
+
+def middles():
+    """Rows in which all but the largest value lie in the middle of two codes, or as near as there is a float."""
+    draw = np.random.default_rng(0)
+    largest = draw.uniform(0.5, 2, 500).astype(np.float32)
+    halves = (draw.integers(-127, 127, (500, 24)) + 0.5) / 127 * largest[:, None].astype(np.float64)
+    return np.concatenate([largest[:, None], halves.astype(np.float32)], axis=1)
+
+
+def test_values_in_the_middle_of_two_codes_become_what_torch_makes_of_them():
+    x = middles()
+    codes, steps = rounded(x)
+    assert (codes != np.rint(x * (LARGEST / x[:, :1]))).any()  # where 127 is divided in one go
+    in_torch = Rounding()(torch.from_numpy(x)).numpy() / steps[:, None]
+    assert np.array_equal(np.rint(in_torch), codes)
+
+
+@needs_kernels
+def test_values_in_the_middle_of_two_codes_have_the_bits_of_the_reference():
+    x, codes = middles(), np.random.default_rng(1).integers(-1, 2, (16, 25)).astype(np.int8)
+    scales, bias = np.ones((16, 1), np.float32), np.zeros(16, np.float32)
+    expected = codes_product(x, codes.astype(np.int64), scales, 25, bias)
+    for isa in kernels().instruction_sets():
+        assert same_bits(matrix(codes, scales, bias).multiply(x, "none", 1, isa), expected)
 
 
 @needs_kernels
