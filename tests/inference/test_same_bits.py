@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from slimformer.runtime.native import is_built
 from tests import corpus, zoo
 from tests.parameters import slow
 from tests.runtime.exact.encoder import ExactEncoder
-from tests.runtime.test_encoder import quantized, same_bits
+from tests.runtime.test_encoder import images, quantized, same_bits
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
 
@@ -108,3 +110,20 @@ def test_vectors_are_those_of_a_sentence_alone(tmp_path, family):
         model = NativeModel(folder, threads=threads)
         assert same_bits(model.encode(TEXTS, batch_size=16), alone)
         assert same_bits(model.encode(TEXTS[::-1], batch_size=5)[::-1], alone)
+
+
+def test_images_in_a_batch_have_the_bits_of_one_alone(tmp_path, threads):
+    folder = tmp_path / "vit"
+    config = zoo.CONFIGS["vit"]()
+    config.id2label = dict(enumerate(LABELS))
+    torch.manual_seed(0)
+    quantized(zoo.enliven(hf.ViTForImageClassification(config)).eval()).save_pretrained(folder)
+    processor = {"image_processor_type": "ViTImageProcessor", "size": {"height": 16, "width": 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    runner = open_pipeline(folder, task="image-classification", engine="native").runner
+    assert runner.encoder.threads == threads
+    pixels, reference = images(16), ExactEncoder(folder)
+    expected = np.concatenate([reference.run_image(each) for each in pixels])
+    assert same_bits(runner({"pixel_values": pixels})["logits"], expected)
+    alone = [runner({"pixel_values": each[None]})["logits"] for each in pixels]
+    assert same_bits(np.concatenate(alone), expected)
