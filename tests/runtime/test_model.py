@@ -6,14 +6,12 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 import transformers as hf
 
 import slimformer
 from slimformer.errors import ArtifactError, ConfigError, DataError, SlimformerError
-from slimformer.models.sentence import SentenceSettings
 from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.model import NativeModel
 from slimformer.runtime.native import is_built
@@ -21,6 +19,7 @@ from tests import runs
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
 
+PAIR = {"text": "a lovely film", "text_pair": "dull, awful and far too long"}
 TEXTS = ["a lovely film", "dull, awful and far too long for what it has to say", "so"]
 
 
@@ -40,15 +39,39 @@ def classifier(folder, labels=3, **settings):
 def test_answers_are_those_of_the_pipeline(tmp_path, labels, problem):
     folder = classifier(tmp_path / "model", labels, problem_type=problem)
     pipeline, native = hf.pipeline("text-classification", str(folder)), NativeModel(folder)
-    for top_k in (1, 2, None):
-        for texts in (TEXTS, TEXTS[0]):
-            expected, answers = pipeline(texts, top_k=top_k), native(texts, top_k=top_k)
-            assert flat(answers, "label") == flat(expected, "label")
-            assert flat(answers, "score") == pytest.approx(flat(expected, "score"), abs=1e-5)
+    for settings in ({}, {"top_k": 1}, {"top_k": 2}, {"top_k": None}, {"function_to_apply": "sigmoid"}):
+        for texts in (TEXTS, TEXTS[0], PAIR, [PAIR, {"text": "so"}], [TEXTS[0]]):
+            check_alike(native(texts, **settings), pipeline(texts, **settings))
+
+
+def check_alike(answers, expected):
+    """Lists and dicts of one form, with scores that agree nearly."""
+    assert type(answers) is type(expected)
+    if isinstance(expected, list):
+        assert len(answers) == len(expected)
+        for pair in zip(answers, expected, strict=True):
+            check_alike(*pair)
+    else:
+        assert answers == {"label": expected["label"], "score": pytest.approx(expected["score"], abs=1e-5)}
 
 
 def flat(answers, key):
     return [each[key] for answer in answers for each in (answer if isinstance(answer, list) else [answer])]
+
+
+def test_long_texts_are_cut_as_in_the_pipeline_or_refused(tmp_path):
+    folder = classifier(tmp_path / "model")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"model_max_length": 9, "tokenizer_class": "BertTokenizer"})
+    )
+    pipeline, native = hf.pipeline("text-classification", str(folder)), NativeModel(folder)
+    texts = ["so " * 5, "dull " * 20]
+    check_alike(native(texts, truncation=True, batch_size=1), pipeline(texts, truncation=True, batch_size=1))
+    check_alike(native(texts[:1], truncation=False), pipeline(texts[:1], truncation=False))
+    with pytest.raises(DataError, match="has more than 9 tokens; cut it, or leave out `truncation`"):
+        native(texts, truncation=False)
+    with pytest.raises(ConfigError, match="`truncation` is `only_first`"):
+        native(texts, truncation="only_first")
 
 
 def test_a_pair_is_read_as_one(tmp_path):
@@ -76,22 +99,6 @@ def test_pairs_are_read_where_tokens_have_no_types(tmp_path, made):
 def test_many_texts_are_answered_in_batches(tmp_path):
     native = NativeModel(classifier(tmp_path / "model"))
     assert native(TEXTS * 5, batch_size=2) == native(TEXTS * 5)
-
-
-@pytest.mark.parametrize("pooling", [("mean",), ("cls",), ("cls", "max")])
-@pytest.mark.parametrize("normalize", [False, True])
-def test_vectors_are_those_of_sentence_transformers(tmp_path, pooling, normalize):
-    sentence_transformers = pytest.importorskip("sentence_transformers")
-    folder = runs.reader(tmp_path / "model")
-    settings = SentenceSettings(pooling, normalize, {"ask": "query: "}, "ask", max_length=8)
-    settings.write(folder, hf.AutoConfig.from_pretrained(folder).hidden_size)
-    peer, native = sentence_transformers.SentenceTransformer(str(folder)), NativeModel(folder)
-    np.testing.assert_allclose(native.encode(TEXTS, batch_size=2), peer.encode(TEXTS), atol=1e-5)
-    one = native.encode(TEXTS[0])
-    assert one.ndim == 1
-    np.testing.assert_array_equal(one, native.encode(TEXTS)[0])
-    scaled = native.encode(TEXTS, normalize_embeddings=True)
-    np.testing.assert_allclose(np.linalg.norm(scaled, axis=1), 1, rtol=1e-6)
 
 
 def test_texts_are_cut_to_what_the_folder_says(tmp_path):
@@ -148,17 +155,14 @@ def test_what_cannot_be_asked_says_so(tmp_path):
         (lambda: bare.encode([("a", "b")]), DataError, "is no text"),
         (lambda: made.predict("so", top_k=0), ConfigError, "`top_k` is `0`"),
         (lambda: bare.encode("so", batch_size=0), SlimformerError, "batch-size` is `0`"),
-        (lambda: NativeModel(runs.viewer(tmp_path / "images")), EngineError, "reads images"),
+        (lambda: made.predict({"text": "a", "label": "b"}), DataError, "has the key `label`; give `text` and `text_p"),
+        (lambda: made.predict("so", function_to_apply="tanh"), ConfigError, "give one of: sigmoid, softmax, none"),
+        (lambda: made.predict("so", max_length=5), ConfigError, r"NativeModel\(folder, max_length=...\)"),
+        (lambda: made.predict("so", device="cuda"), ConfigError, "`device` is `cuda`.*computes on the CPU"),
+        (lambda: made.predict("so", colour=1), ConfigError, "`colour` is `1`.*leave it out"),
     ):
         with pytest.raises(error, match=words):
             call()
-    SentenceSettings(("lasttoken",)).write(tmp_path / "bare", bare.encode("so").shape[0])
-    with pytest.raises(EngineError, match="pools by `lasttoken`"):
-        NativeModel(tmp_path / "bare").encode("so")
-    prompted = SentenceSettings(("mean",), False, {"ask": "query: "}, "ask", include_prompt=False)
-    prompted.write(tmp_path / "bare", 32)
-    with pytest.raises(EngineError, match="leaves its prompt out"):
-        NativeModel(tmp_path / "bare")
     config = json.loads((tmp_path / "made" / "config.json").read_text())
     (tmp_path / "made" / "config.json").write_text(json.dumps({**config, "id2label": None}))
     assert NativeModel(tmp_path / "made").predict("so")[0]["label"].startswith("LABEL_")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import platform
 import shlex
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from slimformer.artifact.card.front_matter import licence_of
 from slimformer.artifact.layout import MANIFEST
 from slimformer.artifact.manifest import Base, Manifest, Step, read_manifest
+from slimformer.artifact.opening.fingerprints import combine, digest
 from slimformer.artifact.storage.handler import storage_of, weight_files
 from slimformer.errors import ArtifactError
 from slimformer.files import as_path
@@ -39,12 +39,12 @@ def fingerprint(weights: nn.Module | Mapping[str, Tensor] | str | Path) -> str:
     if isinstance(weights, str | Path):
         return _folder_fingerprint(as_path(weights))
     tensors = weights if isinstance(weights, Mapping) else stored_tensors(weights)
-    return _combine(_digests(tensors.items()))
+    return combine(_digests(tensors.items()))
 
 
 def files_fingerprint(files: Iterable[Path]) -> str:
     """The fingerprint of the weights in some safetensors files, however these divide them."""
-    return _combine(_file_digests(files))
+    return combine(_file_digests(files))
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -128,22 +128,12 @@ def tensor_digest(tensor: Tensor) -> str:
     import torch
 
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    digest = hashlib.sha256(f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}\n".encode())
-    digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    return digest(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), flat.view(torch.uint8).numpy().data)
 
 
 def tensors_digest(tensors: Mapping[str, Tensor]) -> str:
     """Hash the names, types, shapes and values of all tensors, those of int64 included."""
-    return _combine((name, tensor_digest(tensor)) for name, tensor in tensors.items())
-
-
-def _combine(digests: Iterable[tuple[str, str]]) -> str:
-    total = hashlib.sha256()
-    for name, digest in sorted(digests):
-        # The length keeps a name that holds a newline from passing for two tensors.
-        total.update(f"{len(name)} {name} {digest}\n".encode())
-    return total.hexdigest()
+    return combine((name, tensor_digest(tensor)) for name, tensor in tensors.items())
 
 
 #: Libraries whose version decides what a run computes.

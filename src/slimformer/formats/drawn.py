@@ -10,15 +10,22 @@ import math
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
 def draw(shape: Sequence[int], seed: int, deviation: float) -> Tensor:
+    """The same as `draw_array`, as a tensor of torch."""
+    import torch
+
+    return torch.from_numpy(draw_array(shape, seed, deviation))
+
+
+def draw_array(shape: Sequence[int], seed: int, deviation: float) -> NDArray[np.float32]:
     """Float32 weights of a standard deviation, uniform around 0, by integer arithmetic.
 
     SplitMix64 (Steele, Lea and Flood, 2014) of seed and place; its upper 24 bits are all a float32 holds.
@@ -31,4 +38,4 @@ def draw(shape: Sequence[int], seed: int, deviation: float) -> Tensor:
         states ^= states >> np.uint64(31)
     # Odd multiples of 2⁻²⁴ within (-1, 1), exact in float32.
     uniform = ((states >> np.uint64(40)).astype(np.int64) * 2 + 1 - 2**24) / 2**24
-    return torch.from_numpy(uniform.astype(np.float32).reshape(shape)) * (math.sqrt(3) * deviation)
+    return uniform.astype(np.float32).reshape(shape) * np.float32(math.sqrt(3) * deviation)

@@ -24,15 +24,12 @@ import torch
 from torch import Tensor
 
 from slimformer.errors import FormatError
+from slimformer.formats.bits import ONES, PLAIN, SKIP, ZEROS, check_bytes, read_bits
 from slimformer.formats.layout import BITS
-from slimformer.formats.packing import pack, unpack
+from slimformer.formats.packing import pack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-PLAIN, ONES, ZEROS = 0, 1, 2
-#: The byte that skips so many bits and stands for none.
-SKIP = 255
 
 
 def encode(flags: Tensor) -> Tensor:
@@ -59,24 +56,14 @@ def decode(coded: Tensor, count: int) -> Tensor:
         FormatError: If the bytes are not those of so many bits.
     """
     check(coded, count)
-    mode = int(coded[0])
-    if mode == PLAIN:
-        return unpack(coded[1:], BITS, count).view(torch.uint8)
-    places = _places(_inflate(coded[1:].numpy().tobytes(), count), count)
-    bits = np.full(count, mode == ZEROS, dtype=np.uint8)
-    bits[places] = mode == ONES
-    return torch.from_numpy(bits)
+    return torch.from_numpy(read_bits(coded.numpy(), count))
 
 
 def check(coded: Tensor, count: int) -> None:
     """Refuse what cannot be the bytes of so many bits, as far as that shows without decoding them."""
     if coded.dtype != torch.uint8 or coded.dim() != 1 or not coded.numel():
         raise FormatError(f"{coded.dtype} of shape {list(coded.shape)} are no coded bits; give bytes")
-    mode, length = int(coded[0]), coded.numel() - 1
-    if mode > ZEROS:
-        raise FormatError(f"the bits are written in way {mode}, and this slimformer knows 0 to {ZEROS}; update it")
-    if mode == PLAIN and length != BITS.bytes_for(count):
-        raise FormatError(f"there are {length:,} bytes for {count:,} bits instead of {BITS.bytes_for(count):,}")
+    check_bytes(coded.numpy(), count)
 
 
 def _gaps(flags: NDArray[np.bool_]) -> bytes:
@@ -87,31 +74,9 @@ def _gaps(flags: NDArray[np.bool_]) -> bytes:
     return written.tobytes()
 
 
-def _places(gaps: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
-    marks = gaps != SKIP
-    # A skip moves on by 255, a gap by itself and the bit it ends at.
-    places: NDArray[np.int64] = np.cumsum(gaps.astype(np.int64) + marks)[marks] - 1
-    if (places.size and places[-1] >= count) or (gaps.size and gaps[-1] == SKIP):
-        raise FormatError(f"the gaps lead beyond the last of {count:,} bits")
-    return places
-
-
 def _deflate(data: bytes) -> bytes:
     writer = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS, 9, zlib.Z_HUFFMAN_ONLY)
     return writer.compress(data) + writer.flush()
-
-
-def _inflate(data: bytes, limit: int) -> NDArray[np.uint8]:
-    """What a stream holds, which is to be no more than `limit` bytes: there is at most one for each bit."""
-    reader = zlib.decompressobj()
-    try:
-        # A limit of 0 would mean none.
-        content = reader.decompress(data, limit + 1)
-    except zlib.error as error:
-        raise FormatError(f"the gaps cannot be read: {error}") from error
-    if len(content) > limit or not reader.eof or reader.unused_data:
-        raise FormatError(f"the gaps are cut short, or more than there are bits, {limit:,}")
-    return np.frombuffer(content, dtype=np.uint8)
 
 
 def _bytes(mode: int, stream: bytes) -> Tensor:

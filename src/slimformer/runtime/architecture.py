@@ -21,6 +21,7 @@ class Architecture:
 
     Args:
         classes: How the names of its classes begin.
+        prefix: What stands before the names of the encoder in a model with a head.
         positions: The table of positions, if any.
         types: The table of types of tokens, if any.
         norm: The norm of what was looked up, if any.
@@ -32,6 +33,7 @@ class Architecture:
     """
 
     classes: str
+    prefix: str
     positions: str | None = "embeddings.position_embeddings.weight"
     types: str | None = "embeddings.token_type_embeddings.weight"
     norm: str | None = "embeddings.LayerNorm"
@@ -46,9 +48,10 @@ class Architecture:
         return replace(family_of(kind), **dict(self.file_names))  # type: ignore[arg-type]
 
 
-_BERT = Architecture("Bert")
+_BERT = Architecture("Bert", "bert.")
 _VIT = Architecture(
     "ViT",
+    "vit.",
     positions="embeddings.position_embeddings",
     types=None,
     norm=None,
@@ -67,20 +70,23 @@ _VIT = Architecture(
 #: Families that the engine runs, by `model_type`.
 ARCHITECTURES = {
     "bert": _BERT,
-    "roberta": replace(_BERT, classes="Roberta"),
-    "xlm-roberta": replace(_BERT, classes="XLMRoberta"),
-    "distilbert": Architecture("DistilBert", types=None),
-    "electra": Architecture("Electra", projection="embeddings_project"),
-    "mpnet": Architecture("MPNet", types=None, distances="encoder.relative_attention_bias.weight"),
+    "roberta": replace(_BERT, classes="Roberta", prefix="roberta."),
+    "xlm-roberta": replace(_BERT, classes="XLMRoberta", prefix="roberta."),
+    "distilbert": Architecture("DistilBert", "distilbert.", types=None),
+    "electra": Architecture("Electra", "electra.", projection="embeddings_project"),
+    "mpnet": Architecture("MPNet", "mpnet.", types=None, distances="encoder.relative_attention_bias.weight"),
     "modernbert": Architecture(
         "ModernBert",
+        "model.",
         positions=None,
         types=None,
         norm="embeddings.norm",
         biased=("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"),
     ),
     "vit": _VIT,
-    "deit": replace(_VIT, classes="DeiT", tokens=("embeddings.cls_token", "embeddings.distillation_token")),
+    "deit": replace(
+        _VIT, classes="DeiT", prefix="deit.", tokens=("embeddings.cls_token", "embeddings.distillation_token")
+    ),
 }
 
 
@@ -167,8 +173,8 @@ def architecture_of(kind: str, name: str) -> Architecture:
     """What the engine knows of a family; `name` is that of the model, for the message."""
     if kind not in ARCHITECTURES:
         raise EngineError(
-            f"the engine does not run `{kind}` of `{name}`; it runs {', '.join(ARCHITECTURES)}, and without "
-            "`--engine native` packed weights of any family run by operators in torch"
+            f"the engine does not run `{kind}` of `{name}`; it runs {', '.join(ARCHITECTURES)}, so leave `engine` out, "
+            "and torch answers, packed weights of any family by the same kernels"
         )
     return ARCHITECTURES[kind]
 
@@ -180,4 +186,7 @@ def head_of(kind: str, config: Mapping[str, Any], name: str) -> Head:
     for ending, heads in HEADS.items():
         if saved_class == f"{ARCHITECTURES[kind].classes}{ending}" and kind in heads:
             return heads[kind].of_config(config)
-    raise EngineError(f"the engine has no head of `{saved_class}` of `{name}`")
+    raise EngineError(
+        f"the engine has no head of `{saved_class}` of `{name}`; leave `engine` out, and torch answers, or take the "
+        "encoder without its head"
+    )

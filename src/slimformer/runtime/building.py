@@ -35,12 +35,14 @@ class ModelParts:
         config: As in `config.json`.
         tensors: By their names.
         from_file: Whether these are the names of a file, which may differ from those of a model in memory.
+        uneven: Whether blocks may have other widths than the config says.
     """
 
     name: str | Path
     config: Mapping[str, Any]
     tensors: Mapping[str, Array]
     from_file: bool = True
+    uneven: bool = False
 
     @property
     def kind(self) -> str:
@@ -81,7 +83,7 @@ def build(model: ModelParts, architecture: Architecture, head: Head) -> Built:
     settings = Settings(model.config, model.name)
     stored = Checkpoint(model.name, model.tensors, all_biased, settings.group_size())
     family = architecture.family(model.kind) if model.from_file else family_of(model.kind)
-    return _Builder(stored, settings, family, architecture, model.from_file).build(head)
+    return _Builder(stored, settings, family, architecture, model.from_file and not model.uneven).build(head)
 
 
 class BlockReader:
@@ -126,11 +128,11 @@ def plain_frequencies(theta: float, width: int) -> Array:
 
 class _Builder(BlockReader):
     def __init__(
-        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, from_file: bool
+        self, stored: Checkpoint, settings: Settings, family: Family, architecture: Architecture, even: bool
     ) -> None:
         settings.refuse_others()
         super().__init__(stored, settings, family)
-        self.from_file = from_file
+        self.even = even
         self.architecture = architecture
         self.blocks: list[dict[str, tuple[int, int]]] = []
         if self.hidden % self.heads:
@@ -155,8 +157,8 @@ class _Builder(BlockReader):
         if blocks == 0:
             raise EngineError(f"config.json of `{stored.name}` has no blocks; copy it again")
         turning = self._turning(blocks, embeddings["longest"])
-        # A config in memory says nothing of blocks that lost some.
-        neurons = self.settings.neurons(family.ffn_size, blocks) if self.from_file else [None] * blocks
+        # A config in memory says nothing of blocks that lost some, nor that of a model cut to a size.
+        neurons = self.settings.neurons(family.ffn_size, blocks) if self.even else [None] * blocks
         for number in range(blocks):
             self._add_block(encoder, number, neurons[number], *turning[number])
         if family.final_norm is not None:

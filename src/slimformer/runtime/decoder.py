@@ -190,6 +190,10 @@ class NativeDecoder:
             kept = self._short_head = (key, self._decoder.part_of_head(ids))
         return kept[1]
 
+    def check_size(self, size: Sized | None) -> None:
+        """Raise where there is no such size, or none that the engine runs in place; None is the largest."""
+        self._neurons(size)
+
     def _neurons(self, size: Sized | None) -> Array | None:
         """Neurons of each block at a size; None for all."""
         if size is None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from slimformer.runtime.onnx import Array
+    from slimformer.sizes.naming import Sized
 
 
 CONFIG = "config.json"
@@ -39,17 +40,20 @@ class NativeEncoder:
     Args:
         model: A folder that `slimformer quantize` wrote, one with a model in floats, or the parts of a model.
         threads: Threads of one forward; all that the machine has when not given.
+        size: Which size of an elastic model, such as `S` or one for each block; the largest when not given. Only what
+            it needs is kept in memory.
 
     Raises:
         EngineError: Where the engine does not run such a model; the message says why.
         ConfigError: Where slimformer was installed without the kernels.
+        SizeError: Where there is no such size.
 
     Example:
         >>> NativeEncoder("sentiment-ternary").run([[101, 1037, 2143, 102]]).shape
         (1, 2)
     """
 
-    def __init__(self, model: str | Path | ModelParts, threads: int | None = None) -> None:
+    def __init__(self, model: str | Path | ModelParts, threads: int | None = None, size: Sized | None = None) -> None:
         self.instruction_set = instruction_set()
         self.threads = threads_for(threads)
         config = model.config if isinstance(model, ModelParts) else read_config(as_path(model))
@@ -63,13 +67,20 @@ class NativeEncoder:
         #: Whether tokens have types; a table of one row tells nothing.
         self.reads_types = architecture.types is not None and isinstance(types, int) and types > 1
         parts = model if isinstance(model, ModelParts) else ModelParts(model, config, read_tensors(as_path(model)))
+        mapped = parts.tensors
+        if size is not None:
+            from slimformer.runtime.nesting.sizes import at_size
+
+            parts = at_size(as_path(parts.name), parts, size)
+            self.config = dict(parts.config)
+        self._dimensions = None if self.head.layers else Settings(self.config, self.name).dimensions()
         try:
             built = build(parts, architecture, self.head)
         except (kernels().InputError, TypeError, ValueError, IndexError) as error:
             raise EngineError(f"the engine does not run `{self.name}`: {error}; copy it again") from error
         self._encoder = built.encoder
         self._blocks = built.blocks
-        release(parts.tensors)
+        release(mapped)
 
     @property
     def pools(self) -> bool:
@@ -100,7 +111,7 @@ class NativeEncoder:
         Returns:
             float32, a row for each sequence, or for each token of all sequences one after the other.
         """
-        return self._finite(self._ask(self._encoder.run, *flat_input(sequences, types)))
+        return self._finite(self._ask(self._encoder.run, *flat_input(sequences, types)))[:, : self._dimensions]
 
     def run_images(self, pixels: Array) -> Array:
         """What the model computes of some images.
@@ -111,7 +122,7 @@ class NativeEncoder:
         Returns:
             float32, a row for each image, or for each patch, and those before them, of all images one after the other.
         """
-        return self._finite(self._ask(self._encoder.run_images, self._patches(pixels)))
+        return self._finite(self._ask(self._encoder.run_images, self._patches(pixels)))[:, : self._dimensions]
 
     def _patches(self, pixels: Array) -> Array:
         """Images as the projection of patches reads them."""

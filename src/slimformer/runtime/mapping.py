@@ -51,6 +51,21 @@ def map_tensors(file: Path) -> dict[str, Array]:
         OSError: Where it cannot be opened.
         ValueError: Where it is no such file, or is cut off; the message says how.
     """
+    header, data = _parts(file)
+    header.pop("__metadata__", None)
+    return {name: _tensor(name, entry, data) for name, entry in header.items()}
+
+
+def map_metadata(file: Path) -> dict[str, str]:
+    """What the header of a file says beside its tensors; it fails as `map_tensors` does."""
+    metadata = _parts(file)[0].get("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is no object")
+    return metadata
+
+
+def _parts(file: Path) -> tuple[dict[str, Any], Array]:
+    """The header of a file and the bytes behind it."""
     if not file.stat().st_size:
         raise ValueError("it is empty")
     bytes_ = np.memmap(file, np.uint8, "r")
@@ -63,8 +78,7 @@ def map_tensors(file: Path) -> dict[str, Array]:
         raise ValueError(f"its header is no JSON: {error}") from None
     if not isinstance(header, dict):
         raise ValueError("its header is no object")
-    header.pop("__metadata__", None)
-    return {name: _tensor(name, entry, bytes_[8 + length :]) for name, entry in header.items()}
+    return header, bytes_[8 + length :]
 
 
 def as_floats(stored: Array) -> Array:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 ROUNDING = {"bits": 8, "per": "token", "clip": None, "symmetric": True}
 #: Says in a config that blocks have widths of their own, which their weights tell too; nothing is rounded.
 NARROWED = "slimformer-blocks"
+#: Says in a config of a model without a head how many dimensions its hidden states show.
+OUTPUT_DIMENSIONS = "output_dimensions"
 #: Activations by their names in configs, and what the kernels call them.
 ACTIVATIONS = {"gelu": "gelu", "relu": "relu", "silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 #: No number of a config reaches it.
@@ -46,6 +48,13 @@ class Settings:
             value = value[0]
         if not isinstance(value, int) or not 0 < value < MOST:
             raise self.wrong(name, value)
+        return value
+
+    def dimensions(self) -> int | None:
+        """How many dimensions hidden states show; None for all."""
+        value = self.config.get(OUTPUT_DIMENSIONS)
+        if value is not None and (type(value) is not int or not 0 < value <= self.count("hidden_size", "dim")):
+            raise self.wrong(OUTPUT_DIMENSIONS, value)
         return value
 
     def epsilon(self, unsaid: float) -> float:
@@ -86,6 +95,11 @@ class Settings:
         if size is not None and (type(size) is not int or not 0 < size < MOST):
             raise self.wrong("group_size", size)
         return size
+
+    def widths_differ(self) -> bool:
+        """Whether the config gives each block widths of its own."""
+        quantization = self.config.get("quantization_config")
+        return isinstance(quantization, dict) and quantization.get("blocks") is not None
 
     def rounds(self) -> bool:
         """Whether matrices are packed and activations rounded; else all is in floats."""

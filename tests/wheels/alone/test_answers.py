@@ -177,9 +177,40 @@ def test_a_changed_byte_is_refused(file, tmp_path):
         slimformer.load(folder, engine="native")
 
 
-def test_what_the_engine_does_not_read_alone_is_refused_by_name():
-    with pytest.raises(SlimformerError, match="stored as mask, which the engine does not read alone"):
-        load("mask")
+@pytest.mark.parametrize("name", ["mask", "mask-structured", "mask-regression"])
+def test_a_mask_on_its_base_answers_as_in_torch(name):
+    texts, outputs = recorded(name)
+    model = load(name)
+    rows = model.encoder.run(tokens_of(model, texts))
+    np.testing.assert_allclose(rows, outputs["logits"], **TOLERANCE)
+
+
+@pytest.mark.parametrize("size", ["S", "M", "XL", None])
+def test_every_size_of_an_elastic_encoder_answers_as_in_torch(size):
+    texts, outputs = recorded("elastic")
+    model = slimformer.load(ARTIFACTS / "elastic", engine="native", size=size)
+    rows = model.encoder.run(tokens_of(model, texts))
+    np.testing.assert_allclose(rows, outputs["logits" if size is None else f"logits@{size}"], **TOLERANCE)
+
+
+def test_blocks_of_different_widths_answer_as_in_torch():
+    texts, outputs = recorded("per-block")
+    model = load("per-block")
+    np.testing.assert_allclose(model.encoder.run(tokens_of(model, texts)), outputs["logits"], **TOLERANCE)
+
+
+def test_entities_and_spans_are_read_off():
+    words = " ".join(json.loads((ARTIFACTS / "answers.json").read_text())["mask-tagging"]["request"]["text"][0])
+    entities = load("mask-tagging").predict(words, ignore_labels=[])
+    assert [words[each["start"] : each["end"]] for each in entities] == words.split()
+    context = "the film was good"
+    answer = load("mask-question-answering").predict(question="the end", context=context)
+    assert answer["answer"] == context[answer["start"] : answer["end"]] != ""
+
+
+def test_what_the_engine_does_not_read_is_refused_by_name():
+    with pytest.raises(SlimformerError, match="has no head of `BertForMultipleChoice`.*torch answers"):
+        load("mask-multiple-choice")
     with pytest.raises(SlimformerError, match="does not run `gpt2`"):
         load("packed-decoder")
     with pytest.raises(SlimformerError, match="no folder at `nowhere/at/all`"):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, overload
 
-from slimformer.artifact.layout import CONFIG
-from slimformer.artifact.opening.configs import check_configs, read_config
+from slimformer.artifact.opening.configs import check_configs
 from slimformer.artifact.opening.files import check_files
 from slimformer.artifact.opening.manifest import read_outline
 from slimformer.distribution import is_whole
-from slimformer.errors import ArtifactError, ConfigError
+from slimformer.errors import ArtifactError, ConfigError, SizeError
 from slimformer.files import as_path
 
 if TYPE_CHECKING:
@@ -22,7 +21,13 @@ if TYPE_CHECKING:
 
 
 @overload
-def load(folder: str | Path, *, engine: Literal["native"]) -> NativeTexts: ...
+def load(
+    folder: str | Path,
+    *,
+    base: str | Path | None = None,
+    engine: Literal["native"],
+    size: str | None = None,
+) -> NativeTexts: ...
 
 
 @overload
@@ -36,6 +41,7 @@ def load(
     cast_base: bool = False,
     *,
     engine: None = None,
+    size: None = None,
 ) -> Loaded: ...
 
 
@@ -49,6 +55,7 @@ def load(
     cast_base: bool = False,
     *,
     engine: str | None = None,
+    size: str | None = None,
 ) -> Loaded | NativeTexts:
     """Load an artifact with the class it was saved from.
 
@@ -64,8 +71,10 @@ def load(
         dtype: type of the weights in memory; as saved when not given.
         base: for a mask, where its base is; when not given, where it was at saving, or beside the folder.
         cast_base: for a mask, whether its base may have been cast to 16 bits, which changes answers a little.
-        engine: `native` for the native engine, without torch; what comes then is asked with texts. None of the other
-            settings goes with it.
+        engine: `native` for the native engine, without torch; what comes then is asked with texts or images. Of the
+            settings above only `base` goes with it.
+        size: for the native engine, which size of an elastic model, such as `S` or one for each block; the largest when
+            not given. A model in torch has all of them: `Elastic.of(model).set("S")`.
 
     Example:
         >>> loaded = load("out/sst2")
@@ -74,10 +83,18 @@ def load(
         [{'label': 'positive', 'score': 0.98}]
     """
     if engine is not None:
-        others = trust_remote_code or cast_base or not check or (device, dtype, base) != (None, None, None)
+        others = trust_remote_code or cast_base or not check or (device, dtype) != (None, None)
         if engine != "native" or others:
-            raise ConfigError(f"`engine` is `{engine}`; give `native` with a folder and nothing else, or leave it out")
-        return _load_native(_located(folder))
+            raise ConfigError(
+                f"`engine` is `{engine}`; give `native` with a folder, `base` and `size` and nothing else, or leave it "
+                "out"
+            )
+        return _load_native(_located(folder), base, size)
+    if size is not None:
+        raise ConfigError(
+            f"`size` is `{size}`, and a model in torch has all sizes; choose by `Elastic.of(model).set(...)`, or give "
+            '`engine="native"`'
+        )
     from slimformer.artifact.loading import load_for_torch
 
     return load_for_torch(
@@ -93,20 +110,36 @@ def _located(folder: str | Path) -> Path:
     return located(folder)
 
 
-def _load_native(path: Path) -> NativeTexts:
-    from slimformer.runtime.decoding.architecture import decodes
+#: How a model with all its weights in the folder may be stored, as far as the engine reads it.
+WHOLE = ("plain", "packed", "per-block", "elastic", "packed-elastic")
+
+
+def _load_native(path: Path, base: str | Path | None, size: str | None) -> NativeTexts:
     from slimformer.runtime.decoding.texts import open_texts
-    from slimformer.sizes.table import SIZES
 
     outline = read_outline(path)
     check_files(path, outline.files)
     check_configs(path)
-    # Of an elastic model there is the largest size as a plain or packed checkpoint; decoders read the others of it.
-    nested = (path / SIZES).is_file() and decodes(read_config(path / CONFIG))
-    if outline.storage not in ("plain", "packed") and not nested:
+    setting = outline.settings.get("max_length")
+    length = setting if isinstance(setting, int) else None
+    if outline.storage == "mask":
+        return _load_masked(path, base, size, length)
+    if base is not None:
+        raise ArtifactError(f"a base was given, `{base}`, but `{path}` is no mask and needs none; leave it out")
+    if outline.storage not in WHOLE:
         raise ArtifactError(
-            f"`{path}` is stored as {outline.storage}, which the engine does not read alone; leave out "
-            "`engine`, or ask it by `slimformer predict --engine native`, for which torch opens it"
+            f"`{path}` is stored as {outline.storage}, which the engine does not read; leave out `engine`, and what it "
+            "was made for answers: slimformer predict"
         )
-    length = outline.settings.get("max_length")
-    return open_texts(path, max_length=length if isinstance(length, int) else None)
+    return open_texts(path, length, size)
+
+
+def _load_masked(path: Path, base: str | Path | None, size: str | None, length: int | None) -> NativeTexts:
+    from slimformer.artifact.opening.masked import open_masked
+    from slimformer.runtime.encoder import NativeEncoder
+    from slimformer.runtime.model import NativeModel
+
+    if size is not None:
+        raise SizeError(f"size `{size}` is asked for, and `{path}` has one size only; leave it out")
+    masked = open_masked(path, base)
+    return NativeModel(path, max_length=length, encoder=NativeEncoder(masked.parts), processor=masked.processor)

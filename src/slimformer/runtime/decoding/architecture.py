@@ -87,11 +87,15 @@ def decoder_of(config: Mapping[str, Any], name: object) -> DecoderArchitecture:
     """What the engine knows of a decoder; `name` is that of the model, for the message."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in DECODERS:
-        raise EngineError(f"the engine does not decode with `{kind}` of `{name}`; it does with {', '.join(DECODERS)}")
+        raise EngineError(
+            f"the engine does not decode with `{kind}` of `{name}`; it does with {', '.join(DECODERS)}, so leave "
+            "`engine` out, and torch answers"
+        )
     classes = config.get("architectures")
     saved_class = classes[0] if isinstance(classes, list) and classes else None
     if saved_class != DECODERS[kind].saved_class:
         raise EngineError(
-            f"`{name}` is a `{saved_class}`; the engine decodes with `{DECODERS[kind].saved_class}` of this family"
+            f"`{name}` is a `{saved_class}`; the engine decodes with `{DECODERS[kind].saved_class}` of this family, so "
+            "leave `engine` out, and torch answers"
         )
     return DECODERS[kind]

@@ -9,11 +9,12 @@ from slimformer.counts import check_count
 from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import as_path
 from slimformer.panics import panics_raised
+from slimformer.runtime.answering.texts import read_tokenizer
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.decoding.architecture import decodes
 from slimformer.runtime.decoding.settings import GenerationSettings
 from slimformer.runtime.encoder import read_config
-from slimformer.runtime.model import NativeModel, read_tokenizer
+from slimformer.runtime.model import NativeModel
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,15 +36,18 @@ class NativeGenerator:
     Args:
         folder: A model that `NativeDecoder` runs, with its `tokenizer.json`.
         threads: Threads of one forward; all that the machine has when not given.
+        size: The size of an elastic model that writes where none is asked for; the largest when not given.
 
     Example:
         >>> NativeGenerator("stories15M")("Once upon a time", max_new_tokens=7)
         [{'generated_text': 'Once upon a time, there was a little girl named'}]
     """
 
-    def __init__(self, folder: str | Path, threads: int | None = None) -> None:
+    def __init__(self, folder: str | Path, threads: int | None = None, size: Sized | None = None) -> None:
         self.folder = as_path(folder)
         self.decoder = NativeDecoder(folder, threads)
+        self.decoder.check_size(size)
+        self.size = size
         self.tokenizer = read_tokenizer(self.folder)
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
@@ -69,7 +73,7 @@ class NativeGenerator:
             sampling: How they are drawn; as `generation_config.json` says when not given.
             return_full_text: Whether the text itself stands before what is added.
             batch_size: Texts of one forward; changes speed and memory only.
-            size: The size of an elastic model that writes; the largest by default.
+            size: The size of an elastic model that writes; that of the opening by default.
             draft: A smaller size that writes ahead, and how, as for `NativeDecoder.generate`.
 
         Returns:
@@ -81,10 +85,11 @@ class NativeGenerator:
         check_count("batch-size", batch_size)
         prompts = self._read(listed)
         drawn = self._sampling(do_sample, sampling)
+        chosen = self.size if size is None else size
         answers = []
         for first in range(0, len(prompts), batch_size):
             batch = prompts[first : first + batch_size]
-            added = self.decoder.generate(batch, max_new_tokens, self.settings.stop, drawn, size=size, draft=draft)
+            added = self.decoder.generate(batch, max_new_tokens, self.settings.stop, drawn, size=chosen, draft=draft)
             for text, prompt, tokens in zip(listed[first:], batch, added, strict=False):
                 # Decoded together: a tokenizer may leave out a space where a text begins.
                 new = self._text([*prompt, *tokens])[len(self._text(prompt)) :]
@@ -118,6 +123,8 @@ class NativeGenerator:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
 
 
-def open_texts(folder: Path, max_length: int | None = None) -> NativeTexts:
-    """A model of texts with its tokenizer: a decoder, or an encoder that cuts texts to so many tokens."""
-    return NativeGenerator(folder) if decodes(read_config(folder)) else NativeModel(folder, max_length=max_length)
+def open_texts(folder: Path, max_length: int | None = None, size: str | None = None) -> NativeTexts:
+    """A model with what reads its inputs: a decoder, or an encoder that cuts texts to so many tokens."""
+    if decodes(read_config(folder)):
+        return NativeGenerator(folder, size=size)
+    return NativeModel(folder, max_length=max_length, size=size)

@@ -1,0 +1,155 @@
+"""Answers as spans of a context, in the form that `pipeline("question-answering")` of Transformers 4 gave them.
+
+Transformers 5 has that pipeline no more; the rules are those it had: the logits of a window become shares of all places
+that may be chosen, the first token among them, and the score of a span is the share of its start times that of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slimformer.counts import check_count
+from slimformer.errors import DataError, describe
+from slimformer.runtime.answering.inputs import as_list
+from slimformer.runtime.answering.labels import softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from slimformer.runtime.answering.texts import TextReader
+    from slimformer.runtime.onnx import Array
+
+#: Tokens of a window where nobody says otherwise.
+WINDOW = 384
+
+
+@dataclass(frozen=True)
+class SpanLimits:
+    """Which answers are to be given.
+
+    Args:
+        top_k: How many of each question at most.
+        max_answer_len: Tokens of the longest.
+        no_answer: Whether no answer is one, an empty text.
+        align: Whether an answer begins and ends with words.
+    """
+
+    top_k: int = 1
+    max_answer_len: int = 15
+    no_answer: bool = False
+    align: bool = True
+
+    def __post_init__(self) -> None:
+        check_count("top-k", self.top_k)
+        check_count("max-answer-len", self.max_answer_len)
+
+
+def questions(asked: Any, question: Any = None, context: Any = None) -> tuple[list[tuple[str, str]], bool]:
+    """Questions with their contexts, and whether only one was asked.
+
+    Args:
+        asked: A pair, a dict of `question` and `context`, or several of these; None where the next two are given.
+        question: A question or several.
+        context: Its context, or one for each, or one for all.
+    """
+    if asked is None and question is not None and context is not None:
+        alone = isinstance(question, str)
+        several = as_list(question, str)
+        contexts = [context] * len(several) if isinstance(context, str) else list(context)
+        if len(contexts) != len(several):
+            raise DataError(f"there are {len(several)} questions and {len(contexts)} contexts; give one for each")
+        asked = list(zip(several, contexts, strict=True))
+    else:
+        alone = isinstance(asked, tuple | Mapping)
+    return [_pair(each) for each in as_list(asked, (str, tuple, Mapping))], alone
+
+
+def _pair(asked: Any) -> tuple[str, str]:
+    parts: Any = asked
+    if isinstance(asked, Mapping) and set(asked) == {"question", "context"}:
+        parts = asked["question"], asked["context"]
+    fits = isinstance(parts, tuple | list) and len(parts) == 2
+    if not fits or not all(isinstance(part, str) and part.strip() for part in parts):
+        raise DataError(
+            f"`{describe(asked)}` is no question with its context; give {{'question': …, 'context': …}} or a tuple of "
+            "the two"
+        )
+    return parts[0], parts[1]
+
+
+class SpanFinder:
+    """Answers questions from their contexts, window by window.
+
+    Args:
+        reader: Reads questions with their contexts.
+        batch_size: Windows of one forward.
+    """
+
+    def __init__(self, reader: TextReader, batch_size: int) -> None:
+        self.reader = reader
+        self.batch_size = check_count("batch-size", batch_size)
+
+    def answers(self, asked: Sequence[tuple[str, str]], limits: SpanLimits) -> list[list[dict[str, Any]]]:
+        """The best answers to each question, the best first."""
+        for question, _ in asked:
+            length = len(self.reader.tokenizer.encode(question, add_special_tokens=False).ids)
+            if length > self.reader.longest_question:
+                raise DataError(
+                    f"the question `{describe(question)}` has {length} tokens, which is more than half of the "
+                    f"{self.reader.max_length} that are read at once; shorten it"
+                )
+        read = self.reader.read(asked)
+        windows = [[each, *each.overflowing] for each in read]
+        logits = iter(self._logits([window for each in windows for window in each]))
+        return [
+            best_spans([(window, next(logits)) for window in each], context, limits)
+            for each, (_, context) in zip(windows, asked, strict=True)
+        ]
+
+    def _logits(self, windows: list[Any]) -> Iterator[Array]:
+        """Of each window [tokens, 2]: as start, and as end."""
+        for first in range(0, len(windows), self.batch_size):
+            batch = windows[first : first + self.batch_size]
+            yield from np.split(self.reader.run(batch), np.cumsum([len(each.ids) for each in batch])[:-1])
+
+
+def best_spans(windows: Sequence[tuple[Any, Array]], context: str, limits: SpanLimits) -> list[dict[str, Any]]:
+    """The best answers over all windows of a context; each window with its logits, [tokens, 2]."""
+    nothing = 1.0
+    spans: list[dict[str, Any]] = []
+    for window, logits in windows:
+        inside = np.array([part == 1 for part in window.sequence_ids])
+        open_ = inside.copy()
+        open_[0] = True  # where a model points that has no answer
+        starts, ends = softmax(np.where(open_[:, None], logits, -np.inf).T)
+        nothing = min(nothing, float(starts[0] * ends[0]))
+        for start, end in _spans(np.where(inside, starts, 0), np.where(inside, ends, 0), limits):
+            spans.append(_answer(window, context, start, end, float(starts[start] * ends[end]), limits.align))
+    if limits.no_answer:
+        spans.append({"score": nothing, "start": 0, "end": 0, "answer": ""})
+    if not spans:  # of some contexts a tokenizer leaves nothing
+        spans.append({"score": 0.0, "start": 0, "end": 0, "answer": ""})
+    return sorted(spans, key=lambda span: -span["score"])[: limits.top_k]
+
+
+def _spans(starts: Array, ends: Array, limits: SpanLimits) -> Iterator[tuple[int, int]]:
+    """The likeliest pairs of a start and an end that is not before it."""
+    products = np.tril(np.triu(np.outer(starts, ends)), limits.max_answer_len - 1)
+    for place in np.argsort(-products, axis=None, kind="stable")[: limits.top_k]:
+        start, end = divmod(int(place), len(ends))
+        if products[start, end] > 0:
+            yield start, end
+
+
+def _answer(window: Any, context: str, start: int, end: int, score: float, align: bool) -> dict[str, Any]:
+    first, last = window.offsets[start][0], window.offsets[end][1]
+    if align:
+        words = window.token_to_word(start), window.token_to_word(end)
+        if None not in words:
+            first = window.word_to_chars(words[0], 1)[0]
+            last = window.word_to_chars(words[1], 1)[1]
+    return {"score": score, "start": first, "end": last, "answer": context[first:last]}
