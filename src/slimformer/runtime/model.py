@@ -241,7 +241,7 @@ class NativeModel:
         refuse_settings(settings, DONE_ANYWAY)
         pairs, alone = spans.questions(asked, question, context)
         answers = spans.SpanFinder(self.reader, batch_size).answers(pairs, limits)
-        answered = [answer[0] if limits.top_k == 1 else answer for answer in answers]
+        answered = [answer[0] if len(answer) == 1 else answer for answer in answers]
         return answered[0] if alone else answered
 
     def _run(self, texts: list[Any], truncation: Any) -> tuple[list[Any], Array]:

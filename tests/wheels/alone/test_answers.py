@@ -209,7 +209,7 @@ def test_entities_and_spans_are_read_off():
 
 
 def test_what_the_engine_does_not_read_is_refused_by_name():
-    with pytest.raises(SlimformerError, match="has no head of `BertForMultipleChoice`.*torch answers"):
+    with pytest.raises(SlimformerError, match=r"has no head of `BertForMultipleChoice`.*torch answers"):
         load("mask-multiple-choice")
     with pytest.raises(SlimformerError, match="does not run `gpt2`"):
         load("packed-decoder")

@@ -1,7 +1,9 @@
 """Answers as spans of a context, in the form that `pipeline("question-answering")` of Transformers 4 gave them.
 
-Transformers 5 has that pipeline no more; the rules are those it had: the logits of a window become shares of all places
-that may be chosen, the first token among them, and the score of a span is the share of its start times that of its end.
+Transformers 5 has that pipeline no more; the rules are those of 4.56, with whose answers these were compared: the logits
+of a window become shares of all places that may be chosen, the first token among them, and the score of a span is the
+share of its start times that of its end. Spans that say the same, wherever they stand, are one answer with the sum of
+their scores.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class SpanFinder:
 def best_spans(windows: Sequence[tuple[Any, Array]], context: str, limits: SpanLimits) -> list[dict[str, Any]]:
     """The best answers over all windows of a context; each window with its logits, [tokens, 2]."""
     nothing = 1.0
-    spans: list[dict[str, Any]] = []
+    spans: dict[str, dict[str, Any]] = {}
     for window, logits in windows:
         inside = np.array([part == 1 for part in window.sequence_ids])
         open_ = inside.copy()
@@ -128,18 +130,21 @@ def best_spans(windows: Sequence[tuple[Any, Array]], context: str, limits: SpanL
         starts, ends = softmax(np.where(open_[:, None], logits, -np.inf).T)
         nothing = min(nothing, float(starts[0] * ends[0]))
         for start, end in _spans(np.where(inside, starts, 0), np.where(inside, ends, 0), limits):
-            spans.append(_answer(window, context, start, end, float(starts[start] * ends[end]), limits.align))
-    if limits.no_answer:
-        spans.append({"score": nothing, "start": 0, "end": 0, "answer": ""})
-    if not spans:  # of some contexts a tokenizer leaves nothing
-        spans.append({"score": 0.0, "start": 0, "end": 0, "answer": ""})
-    return sorted(spans, key=lambda span: -span["score"])[: limits.top_k]
+            span = _answer(window, context, start, end, float(starts[start] * ends[end]), limits.align)
+            same = spans.setdefault(span["answer"].lower(), {**span, "score": 0.0})
+            same["score"] += span["score"]
+    answers = list(spans.values())
+    if limits.no_answer or not answers:  # of some contexts a tokenizer leaves nothing
+        answers.append({"score": nothing if limits.no_answer else 0.0, "start": 0, "end": 0, "answer": ""})
+    return sorted(answers, key=lambda span: -span["score"])[: limits.top_k]
 
 
 def _spans(starts: Array, ends: Array, limits: SpanLimits) -> Iterator[tuple[int, int]]:
     """The likeliest pairs of a start and an end that is not before it."""
     products = np.tril(np.triu(np.outer(starts, ends)), limits.max_answer_len - 1)
-    for place in np.argsort(-products, axis=None, kind="stable")[: limits.top_k]:
+    # Of whole words, several spans of tokens may be one.
+    candidates = 2 * limits.top_k + 10 if limits.align else limits.top_k
+    for place in np.argsort(-products, axis=None, kind="stable")[:candidates]:
         start, end = divmod(int(place), len(ends))
         if products[start, end] > 0:
             yield start, end
