@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 import torch
 import transformers as hf
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 import slimformer
 from slimformer.artifact import MaskStorage, Step, fingerprint, load, save
@@ -140,6 +142,32 @@ def test_another_base_is_refused(shelf):
         load(shelf / "mask", engine="native", size="S")
     with pytest.raises(ArtifactError, match="is no mask and needs none"):
         load(ARTIFACTS / "classifier", engine="native", base=shelf / "base")
+
+
+FORGED = {
+    "bits for a weight that there is not": lambda header: header["shapes"].update({"bert.none.weight": [2, 2]}),
+    "another shape": lambda header: header["shapes"].update({name: [2, 2] for name in header["shapes"]}),
+    "a shape that is none": lambda header: header["shapes"].update(dict.fromkeys(header["shapes"], 5)),
+    "parts of a block that there is not": lambda header: header.update(kept={"9/neurons": 32}),
+    "a drawing without a seed": lambda header: header.update(drawn={name: {} for name in header["shapes"]}),
+    "no shapes": lambda header: header.pop("shapes"),
+    "a newer format": lambda header: header.update(format=3),
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_mask_that_does_not_hold_together_is_refused(shelf, forge):
+    path = shelf / "mask" / "mask.safetensors"
+    with safe_open(path, framework="np") as file:
+        header = json.loads(file.metadata()["slimformer"])
+    tensors = load_file(path)
+    forge(header)
+    save_file(tensors, path, metadata={"slimformer": json.dumps(header)})
+    with pytest.raises(ArtifactError, match=r"copy (it|both) again|update it"):
+        open_masked(shelf / "mask")
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ArtifactError, match=r"copy (it|both) again|update it"):
+        open_masked(shelf / "mask")
 
 
 def test_a_packed_base_is_left_to_torch(shelf):

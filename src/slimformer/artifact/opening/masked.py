@@ -76,7 +76,10 @@ def open_masked(folder: Path, base: str | Path | None = None) -> Masked:
     whole = _named_as_masked(folder, config, place, tensors)
     # Heads are counted in the base: the mask may have taken some from single blocks.
     counted: dict[str, Any] = {name: of_base[name] for name in ("num_attention_heads", "n_heads") if name in of_base}
-    parts = mask.put_on(ModelParts(folder, {**config, **counted}, whole, uneven=True))
+    try:
+        parts = mask.put_on(ModelParts(folder, {**config, **counted}, whole, uneven=True))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # a header may say anything
+        raise ArtifactError(f"`{folder / MASK}` does not hold together ({error!r}); copy it again") from error
     if not mask.processor:
         return Masked(parts, folder)
     for name, recorded in mask.processor.items():
