@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +14,8 @@ from slimformer.artifact.storage.mask_base import find_base
 from slimformer.artifact.storage.mask_file import MaskFile
 from slimformer.bank.native import NativeBase, NativeTask
 from slimformer.bank.prediction import predict, run_in_torch
-from slimformer.bank.sharing import Sealed, SharedBase, apart
+from slimformer.bank.ready import ReadyWeights
+from slimformer.bank.sharing import SharedBase, apart
 from slimformer.bank.tasks import BankTask
 from slimformer.counts import check_count
 from slimformer.errors import ArtifactError, ConfigError, DataError, describe
@@ -39,8 +39,8 @@ class MaskBank:
     """One base in memory and any number of masks on it.
 
     A task takes its packed bits and its head. Its masked weights are made on the fly, matrix by matrix while a batch
-    runs, unless `memory_limit` leaves room for them: then `use` makes all of them once and keeps them, and lets go of
-    those used longest ago when there is no more room.
+    runs, unless `memory_limit` leaves room for them: then whatever asks a task makes all of them once and keeps them,
+    and those of the tasks asked longest ago make room. Answers have the same bits either way.
 
     With `engine="native"` the native engine answers: rows of all tasks share one product with each matrix of the base,
     and each task takes off the few per cent that it drops, kept as a byte for each. There is no padding, batches are of
@@ -54,7 +54,8 @@ class MaskBank:
 
     Args:
         base: The base: an alias, a folder or a Hub name; by default that of the first mask added.
-        memory_limit: Bytes that masked weights may take beside the base; 0 to make them on the fly.
+        memory_limit: Bytes that masked weights may take beside the base; 0 to make them on the fly. A call that is
+            under way holds on to those it began with.
         device: Where the base goes; the CPU when not given.
         cast_base: Whether the base may be that of the masks cast to 16 bits, which changes answers a little.
         check: Whether masks must answer as recorded at saving; their sums are compared in any case.
@@ -88,8 +89,8 @@ class MaskBank:
         self.check = check
         self.current: str | None = None
         self._tasks: dict[str, BankTask | NativeTask] = {}
-        self._ready: OrderedDict[str, Sealed] = OrderedDict()
         self._lock = threading.RLock()
+        self._ready = ReadyWeights(self._tasks, self._lock)
         self._base: SharedBase | NativeBase | None = None
         if base is not None:
             self._load_base(base)
@@ -99,6 +100,11 @@ class MaskBank:
         """Names of the tasks there are."""
         with self._lock:
             return tuple(self._tasks)
+
+    @property
+    def ready(self) -> tuple[str, ...]:
+        """Names of the tasks whose masked weights are kept, that asked longest ago first."""
+        return self._ready.names
 
     def add(self, name: str, folder: str | Path, *, replace: bool = False) -> None:
         """Add the mask of a folder or of a Hub name under a name; a mask for another base is refused.
@@ -121,14 +127,14 @@ class MaskBank:
         with self._lock:
             self._refuse_known(name, replace)  # another thread may have been faster
             self._tasks[name] = task
-            self._ready.pop(name, None)
+            self._ready.drop(name)
 
     def remove(self, name: str) -> None:
         """Take a task out; calls that are under way end as they began."""
         with self._lock:
             self._task(name)
             del self._tasks[name]
-            self._ready.pop(name, None)
+            self._ready.drop(name)
             if self.current == name:
                 self.current = None
 
@@ -136,23 +142,17 @@ class MaskBank:
         """Make a task the current one and return its model, ready to run in torch."""
         with self._lock:
             task = self._task(name)
-            ready = self._ready.get(name)
         if isinstance(task, NativeTask):
             assert isinstance(self._base, NativeBase)
             own: PreTrainedModel = apart(self._base.open(task.folder, check=self.check).lazy())
             with self._lock:
                 self.current = name
             return own
-        if ready is None:
-            ready = Sealed(task.materialise() if task.masked_bytes <= self.memory_limit else task.lazy())
+        ready = self._ready.take({name: task}, self.memory_limit)
         # Another one for each caller, who may cast or move it.
-        own = apart(ready.model)
+        own = apart(ready[name].model if name in ready else task.lazy())
         with self._lock:
             self.current = name
-            if self._tasks.get(name) is task and task.masked_bytes <= self.memory_limit:
-                self._ready[name] = ready
-                self._ready.move_to_end(name)
-                self._evict()
         return own
 
     def predict(self, requests: Mapping[str, Sequence[Any]], batch_size: int = 32) -> dict[str, list[Any]]:
@@ -185,7 +185,7 @@ class MaskBank:
                 "base": 0 if self._base is None else self._base.bytes,
                 "masks": sum(task.mask_bytes for task in tasks),
                 "heads": sum(task.own_bytes for task in tasks),
-                "weights": self._ready_bytes(),
+                "weights": self._ready.bytes,
             }
 
     def _answer(self, requests: Mapping[str, Sequence[Any]], batch_size: int, *, raw: bool) -> dict[str, list[Any]]:
@@ -194,12 +194,13 @@ class MaskBank:
             raise DataError(f"the requests are `{describe(requests)}`; give an object from a task to its requests")
         with self._lock:
             tasks: dict[str, Any] = {name: self._task(name) for name in requests}
-            ready = {name: self._ready[name].model for name in requests if name in self._ready}
         base = self._base
         if base is None:
             return {}
         if isinstance(base, NativeBase):
             return predict(tasks, requests, partial(base.run, tasks, batch_size=batch_size), raw=raw)
+        kept = self._ready.take({name: tasks[name] for name, asked in requests.items() if asked}, self.memory_limit)
+        ready = {name: sealed.model for name, sealed in kept.items()}
         return predict(tasks, requests, partial(run_in_torch, base, tasks, ready, batch_size=batch_size), raw=raw)
 
     def _read(self, path: Path) -> BankTask | NativeTask:
@@ -231,11 +232,3 @@ class MaskBank:
         else:
             model: nn.Module = open_model(source, processor=False, dtype="float32", check=self.check).model
             self._base = SharedBase(cast("PreTrainedModel", model.to(self.device)))
-
-    def _ready_bytes(self) -> int:
-        tasks = (self._tasks[name] for name in self._ready)
-        return sum(task.masked_bytes for task in tasks if isinstance(task, BankTask))
-
-    def _evict(self) -> None:
-        while self._ready_bytes() > self.memory_limit:
-            self._ready.popitem(last=False)
