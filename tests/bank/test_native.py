@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import threading
@@ -304,3 +305,25 @@ def test_a_failed_replacement_leaves_the_task_as_it_was(shelf, bank, tmp_path):
     with pytest.raises(ArtifactError):
         bank.add("regression", tmp_path / "nothing", replace=True)
     assert_same_bits(bank.logits({"regression": TEXTS}), before, "regression")
+
+
+def test_batches_are_of_rows_of_like_length_whatever_their_tasks(bank, monkeypatch):
+    """The longest first, and those of a task beside each other within a batch."""
+    asked = {
+        "classification": ["film " * count for count in (1, 9, 3, 7)],
+        "tagging": ["plot " * n for n in (8, 2, 6, 4)],
+    }
+    batches, run = [], bank._base.encoder.run_tasks
+
+    def record(sequences, tasks, types=None):
+        batches.append([(len(sequence), task.name) for sequence, task in zip(sequences, tasks, strict=True)])
+        return run(sequences, tasks, types)
+
+    monkeypatch.setattr(bank._base.encoder, "run_tasks", record)
+    bank.predict(asked, batch_size=4)
+    lengths = [[length for length, _ in batch] for batch in batches]
+    assert [sorted(batch) for batch in lengths] == [[8, 9, 10, 11], [3, 4, 5, 6]]  # with [CLS] and [SEP]
+    for batch in batches:
+        names = [name for _, name in batch]
+        assert len({*names}) == 2  # of both tasks
+        assert sum(one != other for one, other in itertools.pairwise(names)) == 1
