@@ -224,7 +224,7 @@ class MaskBank:
 
     def _load_base(self, base: str | Path) -> None:
         source = look_up(base)
-        source.require(("plain",))  # as of every mask's base
+        source.require(("plain", "packed"))  # as of every mask's base
         self.source = str(base)
         self._processors: dict[str, Any] = {}
         if self._is_native:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.bank.sharing import scratch
+from slimformer.views.rounding import RoundsInput
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
@@ -52,11 +53,16 @@ class MixedMatrix(nn.Module):
         self.name = name
         self.transposed = is_conv1d(module)
         self.stretches = stretches
+        self.rounding = module.input_rounding if isinstance(module, RoundsInput) else None
+        # Those that round activations in the other way.
+        self._forward_pre_hooks = module._forward_pre_hooks
+        self._forward_hooks = module._forward_hooks
 
     def forward(self, rows: Tensor) -> Tensor:
         """Apply each task's weight to its rows."""
         if rows.shape[0] != self.stretches[-1].stop:
             raise UnmixableError(self.name)
+        rows = rows if self.rounding is None else self.rounding(rows)
         weight: Any = self.weight
         place = scratch(weight)
         parts = []

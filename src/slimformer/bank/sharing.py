@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor, nn
 
+from slimformer.artifact.converting.packed_base import round_as
 from slimformer.errors import ArtifactError
+from slimformer.operators import expand
 from slimformer.views.snapshot import clone
 
 if TYPE_CHECKING:
@@ -24,11 +26,11 @@ class SharedBase:
     """The one copy of a base's tensors, and models of any head built around them.
 
     Args:
-        model: The base, as it is stored, in eval mode.
+        model: The base, as it is stored, in eval mode; packed weights become floats.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model.requires_grad_(False)
+        self.model = cast("PreTrainedModel", expand(model)).requires_grad_(False)
         self.bare = cast("PreTrainedModel", model.base_model)
         self._own = _tensors(model)
         self._of_bare = _tensors(self.bare)
@@ -64,6 +66,8 @@ class SharedBase:
             if tensor is not None and tensor.shape == lacking.shape:
                 put(model, name, tensor)
         built: PreTrainedModel = model.eval()
+        if getattr(self.model, "is_quantized", False):
+            round_as(built, self.model)
         return built
 
 

@@ -128,6 +128,12 @@ class NumberFormat:
             )
 
     @property
+    def zero(self) -> int | None:
+        """The code that stands for 0; None where none does."""
+        values = self.codes if self.values is None else self.values
+        return next((code for code, value in zip(self.codes, values, strict=True) if value == 0), None)
+
+    @property
     def layouts(self) -> tuple[Layout, ...]:
         """The layouts it can be stored in."""
         return (self.fast,) if self.small is None else (self.fast, self.small)

@@ -204,6 +204,13 @@ class PackedWeight:
         packed = pack(codes.contiguous(), self.layout)
         return replace(self, held=packed, scales=scales.contiguous(), columns=codes.shape[-1])
 
+    def masked(self, bits: Tensor) -> PackedWeight:
+        """The weight with the code for 0 where a bit, in the shape of the module's weight, is not set."""
+        assert self.format.zero is not None
+        codes = self.unpack()
+        kept = (bits.mT if self.transposed else bits).to(codes.device)
+        return self.replaced(codes.where(kept, self.format.zero), self.scales)
+
     def bytes_at(self, rows: int, columns: int) -> int:
         """Bytes that the first rows and columns take, scales included."""
         groups = 1 if self.group_size is None else -(-columns // self.group_size)

@@ -1,4 +1,4 @@
-"""Merging: a mask and its base as one plain checkpoint that needs neither."""
+"""Merging: a mask and its base as one checkpoint that needs neither, packed where the base is."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def merge(
     check: bool = True,
     store: Store | None = None,
 ) -> Manifest:
-    """Write the model of a mask as a plain checkpoint.
+    """Write the model of a mask as a plain checkpoint, or packed as its base is.
 
     Where blocks were narrowed differently, which a plain checkpoint has no way to say, narrow blocks are filled up
     with neurons and heads that count for nothing until all are as wide as the widest.
@@ -72,6 +72,10 @@ def merge(
     model, place = loaded.model, find_base(file, path, base, cast=cast_base)
     if as_path(out).resolve() == as_path(place).resolve():
         raise _over_base(out)
+    if store is not None and getattr(model, "is_quantized", False):
+        raise ArtifactError(
+            f"`--store` is `{store}`, and the base of mask `{folder}` is packed, as is what comes of it; leave it out"
+        )
     if file.kept:
         model = _agreeing(model, file, place)
     rounded = round_weights(model, store)

@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any, cast
 
 from slimformer.artifact.converting.filling import fill_up
+from slimformer.artifact.converting.packed_base import plain_config
 from slimformer.artifact.manifest import Manifest, Step, read_manifest
 from slimformer.artifact.opening.engines import load
 from slimformer.artifact.probe import ask, batch_for, difference, relative_difference, rounding_spec
@@ -113,16 +114,13 @@ def _nested(path: Path, folder: str | Path) -> SizesRecord | None:
 def _plain(model: PreTrainedModel, folder: str | Path) -> tuple[PreTrainedModel, float]:
     """A model of Transformers alone with the same weights, and how far its answers lie from those with rounding."""
     from slimformer.sizes import is_elastic, make_plain
-    from slimformer.views import restore_output, unrounded
+    from slimformer.views import restore_output
 
     if is_elastic(model):
         model = cast("PreTrainedModel", make_plain(model))
     batch = batch_for(model)
     rounded, exact = ask(model, batch), ask(model, batch, rounded=False)
-    with unrounded(model):  # its config names our attention while it rounds
-        config = copy.deepcopy(model.config)
-    config.__dict__.pop("quantization_config", None)
-    plain = _built(type(model), config).to(model.dtype)  # type: ignore[arg-type]
+    plain = _built(type(model), plain_config(model)).to(model.dtype)  # type: ignore[arg-type]
     fill_up(model, plain, _places(model))
     plain.tie_weights()
     if getattr(model, "generation_config", None) is not None:

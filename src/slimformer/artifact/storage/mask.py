@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from slimformer.artifact.storage.mask_base import (
     full_size,
     is_of_base,
     mask_config,
+    names_in_base,
     processor_sums,
     source_of,
 )
@@ -76,6 +76,7 @@ class MaskStorage(Storage):
 
     def write(self, stage: Path, model: PreTrainedModel, processor: Any, base: Any) -> None:
         """Write the mask file and the config; refused where base and bits do not give the model back exactly."""
+        from slimformer.artifact.converting.packed_base import plain_config
         from slimformer.formats import gaps
 
         if not isinstance(base, str | Path):
@@ -100,7 +101,7 @@ class MaskStorage(Storage):
         file = MaskFile(record, coded, shapes, self.kept, whole, self.drawn)
         file.write(stage / MASK)
         _check_exact(model, put_on(replace(file, kept={}), assembled, ""))
-        config = copy.deepcopy(model.config)
+        config = plain_config(model)
         config.architectures = [type(model).__name__]
         config.dtype = str(model.dtype).removeprefix("torch.")
         config.save_pretrained(stage)
@@ -162,16 +163,18 @@ def assemble(base: str | Path, architecture: type[PreTrainedModel], config: Pret
     """A base under the head of a class, at its full size; what it has no weights for is drawn anew."""
     import torch
 
+    from slimformer.artifact.converting.packed_base import load_under
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(OTHER_SEED)
-        config = full_size(config, models.load_config(base))
-        assembled: PreTrainedModel = models.load_model(base, architecture, config=config).eval()
-        return assembled
+        return load_under(base, architecture, full_size(config, models.load_config(base)))
 
 
 def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedModel:
     """Turn an assembled base into the model a mask file describes, in place."""
     import torch
+
+    from slimformer.artifact.converting.packed_base import note_masked
 
     narrow(model, file.kept, where)
     check_shapes(file, model, where)
@@ -181,6 +184,7 @@ def put_on(file: MaskFile, model: PreTrainedModel, where: str) -> PreTrainedMode
             state[name].mul_(file.mask(name).to(state[name].device))
         for name, tensor in file.whole.items():
             state[name].copy_(tensor)
+    note_masked(model, {name: file.mask(name).bool() for name in file.bits})
     return model
 
 
@@ -236,15 +240,6 @@ def narrow(model: PreTrainedModel, kept: Kept, where: str) -> None:
                 )
             numbers = flags.nonzero().flatten().tolist()
             (blocks[number].keep_neurons if unit == "neurons" else blocks[number].keep_heads)(numbers)
-
-
-def names_in_base(base: str | Path, architecture: type[PreTrainedModel]) -> set[str]:
-    """What the tensors of a base are called in a model of another class on it."""
-    skeleton = models.load_skeleton(base)
-    return {
-        *skeleton.state_dict(),
-        *(f"{architecture.base_model_prefix}.{name}" for name in skeleton.base_model.state_dict()),
-    }
 
 
 def differences(

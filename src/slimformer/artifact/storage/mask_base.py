@@ -163,6 +163,15 @@ def model_names(architecture: type[PreTrainedModel], folder: Path, base: str | P
         raise ArtifactError(f"its heads and widths make no {architecture.__name__}: {error}") from error
 
 
+def names_in_base(base: str | Path, architecture: type[PreTrainedModel]) -> set[str]:
+    """What the tensors of a base are called in a model of another class on it."""
+    skeleton = models.load_skeleton(base)
+    return {
+        *skeleton.state_dict(),
+        *(f"{architecture.base_model_prefix}.{name}" for name in skeleton.base_model.state_dict()),
+    }
+
+
 def full_size(config: PretrainedConfig, of_base: PretrainedConfig) -> PretrainedConfig:
     """A copy of a model's config with the widths of its base, which some blocks may have lost since."""
     from slimformer.anatomy import family_of

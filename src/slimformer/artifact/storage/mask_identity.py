@@ -13,11 +13,11 @@ import copy
 import hashlib
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from slimformer import models
 from slimformer.artifact.manifest import Record, Sha256
-from slimformer.artifact.probe import ProbeInput, ProbeOutput, ask, batch_for, difference, noise
+from slimformer.artifact.probe import ProbeInput, ProbeOutput, ask, batch_for, difference, noise, rounding_spec
 from slimformer.artifact.provenance import tensor_digest
 from slimformer.errors import ArtifactError
 
@@ -56,6 +56,9 @@ class BaseIdentity(Record):
 
     inputs: dict[str, ProbeInput] = Field(description="what the bare base was asked")
     traits: dict[Cast, Traits] = Field(description="precision → what the base is in it")
+    rounding: dict[str, JsonValue] | None = Field(
+        None, description="how its activations are rounded, which its answers leave out"
+    )
 
     @classmethod
     def of(cls, base: str | Path, names: Iterable[str], architecture: type[PreTrainedModel]) -> BaseIdentity:
@@ -69,7 +72,7 @@ class BaseIdentity(Record):
         model = _load(base)
         inputs, taken = batch_for(cast("PreTrainedModel", model.base_model)), list(names)
         traits = {precision: _traits(_rounded(model, precision), taken, architecture, inputs) for precision in CASTS}
-        return cls(inputs=inputs, traits=traits)
+        return cls(inputs=inputs, traits=traits, rounding=rounding_spec(model))
 
     def check(
         self, base: str | Path, names: Iterable[str], architecture: type[PreTrainedModel], *, allow_cast: bool
@@ -82,7 +85,8 @@ class BaseIdentity(Record):
             architecture: The class of the mask's model.
             allow_cast: Whether weights that were cast will do.
         """
-        now = _traits(_load(base), list(names), architecture, self.inputs)
+        model = _load(base)
+        now = _traits(model, list(names), architecture, self.inputs)
         precision = next((name for name, traits in self.traits.items() if traits.tensors == now.tensors), None)
         if precision is None:
             recorded = self.traits["float32"].tensors
@@ -92,6 +96,8 @@ class BaseIdentity(Record):
                 f"its weights are cast to {precision}, which changes answers a little and has to be allowed with "
                 "`--cast-base` (`cast_base=True`)"
             )
+        if (rounding := rounding_spec(model)) != self.rounding:
+            raise ArtifactError(f"its activations are rounded by {rounding} and were by {self.rounding}")
         _check_answers(self.traits[precision].outputs, now.outputs)
 
 
@@ -114,10 +120,10 @@ def _load(base: str | Path) -> PreTrainedModel:
     """A base as its own folder describes it."""
     import torch
 
+    from slimformer.artifact.converting.packed_base import load_under
+
     with torch.random.fork_rng(devices=[]):
-        model = models.load_model(base, models.stored_class(models.load_config(base), str(base)))
-    model.eval()
-    return model
+        return load_under(base, models.stored_class(models.load_config(base), str(base)))
 
 
 def _rounded(model: PreTrainedModel, precision: Cast) -> PreTrainedModel:
@@ -171,7 +177,8 @@ def _answers(bare: Any, inputs: Mapping[str, ProbeInput]) -> dict[str, ProbeOutp
 
     from slimformer.anatomy import Anatomy
 
-    hidden = ask(bare, inputs)["last_hidden_state"]
+    # Rounded answers may lie further apart than is allowed: a value in the middle of two steps goes either way.
+    hidden = ask(bare, inputs, rounded=False)["last_hidden_state"]
     heads = [[block.heads, block.key_value_heads, block.head_width] for block in Anatomy.of(bare).blocks]
     with torch.no_grad():
         norms = [

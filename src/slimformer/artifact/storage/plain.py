@@ -118,6 +118,12 @@ def save_under(model: PreTrainedModel, file: str) -> None:
     model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
 
 
+def save_plain(model: PreTrainedModel) -> None:
+    """Let `save_pretrained` of one model write what Transformers opens again."""
+    for name in (_FILE, "save_pretrained"):
+        model.__dict__.pop(name, None)
+
+
 def _save_pretrained(
     self: PreTrainedModel, save_directory: str | Path, *, push_to_hub: bool = False, **settings: Any
 ) -> None:

@@ -19,7 +19,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from slimformer.anatomy.matrix import is_conv1d
 from slimformer.artifact.layout import PACKED
 from slimformer.artifact.storage.packed import file_tensors, stored_tensors
-from slimformer.artifact.storage.plain import save_under
+from slimformer.artifact.storage.plain import save_plain, save_under
 from slimformer.errors import ArtifactError, FormatError, describe
 from slimformer.formats import PackedWeight, find_layout
 from slimformer.models.widths import PACKED as PACKED_METHOD
@@ -193,6 +193,15 @@ def adopt(model: PreTrainedModel) -> None:
     adopted.quantization_method = METHOD
     adopted.is_quantized = True
     save_under(model, PACKED)
+
+
+def disown(model: PreTrainedModel) -> None:
+    """Make a model that is saved packed a float one, which can be trained; how activations are rounded stays."""
+    adopted: Any = model
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        adopted.__dict__.pop(name, None)
+    adopted.config.__dict__.pop("quantization_config", None)
+    save_plain(model)
 
 
 def _converter_for(layout: str, group_size: int | None) -> WeightConverter:

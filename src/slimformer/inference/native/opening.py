@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from slimformer.artifact.provenance import stored_tensors
 from slimformer.errors import SizeError, UsageError
 from slimformer.inference.runners import end_tokens
 from slimformer.models import load_skeleton, located
@@ -237,11 +238,15 @@ def _open_decoder(source: Source, decoder: NativeDecoder, processor: Any, size: 
 
 
 def open_floats(source: Source, model: nn.Module, processor: Any) -> OpenNative | OpenNativeDecoder:
-    """Open a model that torch has opened on the native engine: what its weights are now, in float32."""
+    """Open a model that torch has opened on the native engine: its weights as they are now, in float32 or packed."""
     plain = snapshot(model)
     config = {**plain.config.to_dict(), "architectures": [type(plain).__name__]}
-    tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
-    parts = ModelParts(source.name, config, tensors, from_file=False)
+    packed = bool(getattr(plain, "is_quantized", False))
+    if packed:  # as a mask on a packed base is; by the names and with the codes that a file of it would have
+        tensors = {name: tensor.numpy(force=True) for name, tensor in stored_tensors(plain).items()}
+    else:
+        tensors = {name: tensor.float().numpy(force=True) for name, tensor in plain.state_dict().items()}
+    parts = ModelParts(source.name, config, tensors, from_file=packed)
     if decodes(config):
         stop = tuple(end_tokens(model, processor)) if processor is not None else ()
         return OpenNativeDecoder(source, NativeDecoder(parts, torch.get_num_threads()), processor, stop)
