@@ -9,7 +9,7 @@ namespace avx2 {
 #include "kernels.inl"
 }  // namespace avx2
 
-extern const Kernels kAvx2 = {"avx2", avx2::quantize, avx2::codes, avx2::floats, avx2::mask, avx2::norm, avx2::gate, avx2::attend,
+extern const Kernels kAvx2 = {"avx2", avx2::quantize, avx2::codes, avx2::masked_codes, avx2::floats, avx2::mask, avx2::norm, avx2::gate, avx2::attend,
                                  avx2::keep, avx2::attend_kept};
 
 }  // namespace slimformer

@@ -114,7 +114,7 @@ void Forward::multiply(const Block& block, Part part, const float* from, const Q
     if (mixture != nullptr) {
         const auto& parts = mixture->rows(static_cast<std::size_t>(&block - stack.blocks.data()), part);
         if (!parts.empty())
-            return masked_product(kernels, team, matrix, parts, from, activation, work.columns.data(), to);
+            return masked_product(kernels, team, matrix, parts, from, rounded, activation, work.pass, to, scratch);
     }
     matrix.product(kernels, team, from, rounded, tokens, activation, to, scratch);
 }

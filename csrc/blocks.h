@@ -54,7 +54,7 @@ inline void grow(Memory<float>& floats, std::size_t size) {
 // Memory of one forward.
 struct Workspace {
     Memory<float> hidden, normed, wide, gated, context;
-    Memory<float> columns;  // rows of a pass of masked products, [tiles][inputs][16]
+    PassMemory pass;  // of masked products
     RoundedRows rows, wide_rows;
     std::vector<Memory<std::uint8_t>> scratch;  // of each thread
 

@@ -176,26 +176,22 @@ void Encoder::check(const Task& task) const {
 Mixture Encoder::mix(const Input& input, const Task* const* tasks, Space& space) const {
     Mixture mixture;
     mixture.matrices.resize(stack_.blocks.size() * kBlockMatrices);
-    std::vector<int> widest(mixture.matrices.size());
-    for (int first = 0, last, tile = 0; first < input.sequences; first = last) {
+    std::vector<bool> masked(mixture.matrices.size());
+    for (int first = 0, last; first < input.sequences; first = last) {
         for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
         check(*tasks[first]);
-        for (int row = input.starts[first], end = input.starts[last]; row < end;) {
-            if (tile == kTilesOfPass) tile = 0;
-            MaskedRows rows = {row, std::min<int>(end, row + (kTilesOfPass - tile) * kLanes), tile, nullptr};
-            for (std::size_t i = 0; i < widest.size(); i++) {
-                rows.mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
-                mixture.matrices[i].push_back(rows);
-                if (rows.mask != nullptr) widest[i] = rows.mask->inputs();
-            }
-            tile += rows.tiles();
-            row = rows.last;
+        for (std::size_t i = 0; i < masked.size(); i++) {
+            const Mask* const mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
+            add_rows(mixture.matrices[i], input.starts[first], input.starts[last], mask);
+            masked[i] = masked[i] || mask != nullptr;
         }
     }
-    for (std::size_t i = 0; i < widest.size(); i++)
-        if (widest[i] == 0) mixture.matrices[i].clear();
-    const int inputs = widest.empty() ? 0 : *std::max_element(widest.begin(), widest.end());
-    grow(space.columns, static_cast<std::size_t>(kTilesOfPass) * kLanes * inputs);
+    for (std::size_t i = 0; i < masked.size(); i++) {
+        if (masked[i])
+            space.pass.hold(stack_.blocks[i / kBlockMatrices].matrix(static_cast<Part>(i % kBlockMatrices)), kTilesOfPass);
+        else
+            mixture.matrices[i].clear();
+    }
     return mixture;
 }
 
@@ -262,17 +258,18 @@ std::size_t Encoder::answer(const Kernels& kernels, const Input& input, Space& s
         grow(pooled[1 - here], static_cast<std::size_t>(count) * matrix.outputs());
         const float* from = pooled[here].data();
         float* to = pooled[1 - here].data();
+        RoundedRows rounded;
+        if (matrix.rounds()) {
+            rounded.hold(count, matrix.inputs());
+            kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
+        }
+        Memory<std::uint8_t> scratch(matrix.scratch());
         if (layer.mask != nullptr) {
             const std::vector<MaskedRows> rows = {{0, count, 0, layer.mask.get()}};
-            Memory<float> columns(static_cast<std::size_t>(rows[0].tiles()) * kLanes * matrix.inputs());
-            masked_product(kernels, alone, matrix, rows, from, layer.activation, columns.data(), to);
+            PassMemory memory;
+            memory.hold(matrix, rows[0].tiles());
+            masked_product(kernels, alone, matrix, rows, from, rounded.view(), layer.activation, memory, to, scratch.data());
         } else {
-            RoundedRows rounded;
-            if (matrix.rounds()) {
-                rounded.hold(count, matrix.inputs());
-                kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
-            }
-            Memory<std::uint8_t> scratch(matrix.scratch());
             matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
         }
         if (layer.norm) kernels.norm(to, nullptr, matrix.outputs(), layer.norm.view(), to, 0, count);

@@ -67,7 +67,7 @@ struct FloatMatrix {
     Whole whole = {};
 };
 
-// What a task keeps of a matrix of floats. Of each output the inputs are listed that it drops, or those that it keeps where
+// What a task keeps of a matrix. Of each output the inputs are listed that it drops, or those that it keeps where
 // these are fewer: a byte for each, how many inputs lie between it and the one before; 255 skips as many and lists none.
 struct MaskRows {
     const std::uint32_t* starts = nullptr;  // [outputs + 1], of the bytes of an output; null where all is kept
@@ -179,6 +179,10 @@ struct Kernels {
     // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs]; `scratch` has `scratch_bytes`.
     void (*codes)(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first,
                   int last, std::uint8_t* scratch);
+
+    // The same with the weights that a mask drops as 0, for which the matrix has a code.
+    void (*masked_codes)(const QuantizedRows& x, int rows, const CodeMatrix& w, const MaskRows& listed, Activation activation,
+                         float* out, int first, int last, std::uint8_t* scratch);
 
     // Panels `first` to `last` of activation(x W^T + bias), [rows][outputs], for [rows][inputs] floats.
     void (*floats)(const float* x, int rows, const FloatMatrix& w, Activation activation, float* out, int first,

@@ -248,14 +248,41 @@ struct Panels {
     }
 };
 
+// Sets the digits that a mask drops to that of 0, in a panel with a digit to a byte that begins with output `column`.
+inline void drop_digits(const CodeMatrix& w, const MaskRows& listed, int column, std::uint8_t* digits) {
+    const int outputs = w.outputs - column < kColumns ? w.outputs - column : kColumns;
+    const int zero = -w.lowest / w.stride, bits = w.bits == 8 ? 4 : w.bits;
+    const auto lower = static_cast<std::uint8_t>(zero & ((1 << bits) - 1)), upper = static_cast<std::uint8_t>(zero >> 4);
+    std::uint8_t* const above = digits + padded(w.inputs, kInputs) * kColumns;  // where digits have 8 bits
+    for (int i = 0; i < outputs; i++) {
+        const auto drop = [&](int from, int to) {
+            for (int k = from; k < to; k++) {
+                const std::size_t place = static_cast<std::size_t>(k / 4) * 4 * kColumns + 4 * i + k % 4;
+                digits[place] = lower;
+                if (w.bits == 8) above[place] = upper;
+            }
+        };
+        const bool keeps = listed.keeps[column + i] != 0;
+        int next = 0, dropped = 0;  // the input behind the last one that was skipped or listed, and behind the last kept
+        for (std::uint32_t at = listed.starts[column + i]; at < listed.starts[column + i + 1]; at++) {
+            next += listed.gaps[at];
+            if (listed.gaps[at] == 255) continue;
+            keeps ? drop(dropped, next) : drop(next, next + 1);
+            dropped = ++next;
+        }
+        if (keeps) drop(dropped, w.inputs);
+    }
+}
+
 // The columns of some panels side by side, from panel `number` on.
 template <int panels>
-inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out,
-                        int number, std::uint8_t* scratch) {
+inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, const MaskRows& listed, Activation activation,
+                        float* out, int number, std::uint8_t* scratch) {
     const std::size_t length = padded(w.inputs, kInputs), half = panel_bytes(all_inputs(w), 4);
     const std::size_t next = panel_bytes(all_inputs(w), w.bits);
     const bool grouped = static_cast<std::size_t>(w.group) < length;
-    const bool unpacked = w.bits > 2 || grouped || rows >= kRowsToUnpack;
+    const bool masked = listed.starts != nullptr;
+    const bool unpacked = w.bits > 2 || grouped || masked || rows >= kRowsToUnpack;
     const std::uint8_t* const stored = w.panels + number * next;
     for (int panel = 0; unpacked && panel < panels; panel++) {
         const std::uint8_t* const from = stored + panel * next;
@@ -263,6 +290,7 @@ inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, A
         if (w.bits == 2) unpack_panel(from, static_cast<int>(length), to);
         if (w.bits > 2) unpack_nibbles(from, static_cast<int>(length), to);
         if (w.bits == 8) unpack_nibbles(from + half, static_cast<int>(length), to + length * kColumns);
+        if (masked) drop_digits(w, listed, (number + panel) * kColumns, to);
     }
     const int column = number * kColumns;
     const Panels<panels> here = {w, column, stored, unpacked ? scratch : nullptr};
@@ -279,15 +307,20 @@ inline void code_panels(const QuantizedRows& x, int rows, const CodeMatrix& w, A
     for (; row < rows; row += kRows) with_count<kRows>(rows - row, run);
 }
 
-void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first, int last,
-           std::uint8_t* scratch) {
+void masked_codes(const QuantizedRows& x, int rows, const CodeMatrix& w, const MaskRows& listed, Activation activation,
+                  float* out, int first, int last, std::uint8_t* scratch) {
     for (int number = first; number < last;) {
         const int count = last - number < kPanelsAtOnce ? last - number : kPanelsAtOnce;
         with_count<kPanelsAtOnce>(count, [&](auto panels) {
-            code_panels<decltype(panels)::value>(x, rows, w, activation, out, number, scratch);
+            code_panels<decltype(panels)::value>(x, rows, w, listed, activation, out, number, scratch);
         });
         number += count;
     }
+}
+
+void codes(const QuantizedRows& x, int rows, const CodeMatrix& w, Activation activation, float* out, int first, int last,
+           std::uint8_t* scratch) {
+    masked_codes(x, rows, w, MaskRows(), activation, out, first, last, scratch);
 }
 
 // Asks for weights that are read some lines later, or for what lies behind their end. With several rows there is so much to

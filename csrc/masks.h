@@ -15,7 +15,7 @@ class Mask {
     int inputs() const { return inputs_; }
     std::size_t bytes() const { return 4 * starts_.size() + gaps_.size() + keeps_.size(); }
     MaskRows view() const { return {starts_.data(), gaps_.data(), keeps_.data()}; }
-    // Refuses a matrix of another shape, or one of codes.
+    // Refuses a matrix of another shape, or one of codes none of which is 0.
     void check(const Matrix& matrix) const;
 
    private:
@@ -50,6 +50,9 @@ struct MaskedRows {
     int tiles() const { return parts_of(last - first, kLanes); }
 };
 
+// Adds rows of one task, those behind the last ones that there are, as parts of passes that are not too long.
+void add_rows(std::vector<MaskedRows>& parts, int first, int last, const Mask* mask);
+
 // All rows of a batch, task by task, for every matrix; those of a matrix that no task masks are none.
 struct Mixture {
     std::vector<std::vector<MaskedRows>> matrices;  // `kBlockMatrices` of each block
@@ -59,12 +62,29 @@ struct Mixture {
     }
 };
 
+// Memory for the rows of the longest pass, as products with masks read them.
+struct PassMemory {
+    Memory<float> columns;      // where they are floats, [tiles][inputs][16]
+    Memory<std::int8_t> tiles;  // where they are rounded, each task with tiles of its own that begin with its first row
+
+    void hold(const Matrix& matrix, int tiles_of_pass);
+};
+
 // Up to 16 rows of floats side by side, [inputs][16]; those that are not there are 0.
 void turn_rows(const float* x, int rows, int inputs, float* columns);
 
-// activation(x (W ⊙ M)^T + bias) by all threads of a team, with the mask of each row; `columns` is memory for the tiles of
-// the longest pass, [tiles][inputs][16].
+// activation(x (W ⊙ M)^T + bias) by all threads of a team, with the mask of each row; of `x` and `rounded` one is read, and
+// has the rows of all parts. `scratch` is that of the matrix, of each thread.
+//
+// Of floats, rows of all tasks share one product with W, and what a task drops is taken off. Codes are unpacked for each
+// product anyway: there a task's are unpacked, the few it drops are set to 0, and its rows are multiplied, which gives the
+// very integers that taking them off would, in less time where a task has more than a few rows.
 void masked_product(const Kernels& kernels, Team& team, const Matrix& matrix, const std::vector<MaskedRows>& parts,
-                    const float* x, Activation activation, float* columns, float* out);
+                    const float* x, const QuantizedRows& rounded, Activation activation, PassMemory& memory, float* out,
+                    std::uint8_t* scratch);
+
+// The same by itself, for [rows][inputs] floats.
+void multiply_masked(const Kernels& kernels, Pool& pool, int threads, const Matrix& matrix, const std::vector<MaskedRows>& parts,
+                     const float* x, Activation activation, float* out);
 
 }  // namespace slimformer

@@ -10,7 +10,7 @@ namespace neon {
 #include "kernels.inl"
 }  // namespace neon
 
-extern const Kernels kNeon = {"neon", neon::quantize, neon::codes, neon::floats, neon::mask, neon::norm, neon::gate, neon::attend,
+extern const Kernels kNeon = {"neon", neon::quantize, neon::codes, neon::masked_codes, neon::floats, neon::mask, neon::norm, neon::gate, neon::attend,
                                  neon::keep, neon::attend_kept};
 
 }  // namespace slimformer

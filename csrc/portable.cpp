@@ -8,7 +8,7 @@ namespace portable {
 #include "kernels.inl"
 }  // namespace portable
 
-extern const Kernels kPortable = {"portable", portable::quantize, portable::codes, portable::floats, portable::mask, portable::norm, portable::gate, portable::attend,
+extern const Kernels kPortable = {"portable", portable::quantize, portable::codes, portable::masked_codes, portable::floats, portable::mask, portable::norm, portable::gate, portable::attend,
                                  portable::keep, portable::attend_kept};
 
 }  // namespace slimformer

@@ -11,6 +11,30 @@ std::shared_ptr<Mask> make_mask(const Array<std::uint8_t, 2>& kept) {
     return std::make_shared<Mask>(static_cast<int>(kept.shape(0)), static_cast<int>(kept.shape(1)), kept.data());
 }
 
+// activation(x (W ⊙ M)^T + bias) for rows of several tasks, of which each begins where `starts` says.
+Answer multiply_tasks(const Matrix& matrix, const Array<float, 2>& x, const Array<std::int32_t, 1>& starts,
+                      const std::vector<std::shared_ptr<Mask>>& masks, const std::string& activation, int threads,
+                      const std::string& isa) {
+    need(static_cast<int>(x.shape(1)) == matrix.inputs(), "inputs of another width than the matrix");
+    need(x.shape(0) < kMost, "too many rows at once");
+    need(starts.size() == masks.size() + 1 && starts.data()[0] == 0 &&
+             starts.data()[masks.size()] == static_cast<std::int32_t>(x.shape(0)),
+         "a first row for each task, and as many as there are in the end");
+    std::vector<MaskedRows> parts;
+    for (std::size_t i = 0; i < masks.size(); i++) {
+        need(starts.data()[i] <= starts.data()[i + 1], "tasks one after the other");
+        add_rows(parts, starts.data()[i], starts.data()[i + 1], masks[i].get());
+    }
+    const Kernels& kernels = kernels_of(isa);
+    const Activation chosen = activation_of(activation);
+    Answer out = make_answer(x.shape(0), matrix.outputs());
+    {
+        const WithoutLock unlocked;
+        multiply_masked(kernels, pool(), threads, matrix, parts, x.data(), chosen, out.data());
+    }
+    return out;
+}
+
 // The answers of each sequence: a row, or one for each of its tokens.
 std::vector<Answer> answer(const Encoder& encoder, const Input& input, const std::vector<std::shared_ptr<Task>>& tasks,
                            int threads, const std::string& isa) {
@@ -45,6 +69,8 @@ std::vector<Answer> answer(const Encoder& encoder, const Input& input, const std
 
 void bind_tasks(nb::module_& module, nb::class_<BoundEncoder>& encoder) {
     nb::class_<Mask>(module, "Mask").def(nb::new_(&make_mask), nb::arg("kept")).def_prop_ro("bytes", &Mask::bytes);
+    module.def("multiply_tasks", &multiply_tasks, nb::arg("matrix"), nb::arg("x"), nb::arg("starts"), nb::arg("masks"),
+               nb::arg("activation") = "none", nb::arg("threads") = 1, nb::arg("isa") = "");
 
     nb::class_<Task>(module, "Task")
         .def(

@@ -140,6 +140,18 @@ void check_quantize(Draw& draw, Checksum& checksum) {
     compare("sums of rows", shape, checksum, [&](const Kernels& set) { return quantized(set, x, rows, inputs).sums; });
 }
 
+// What a mask keeps, from gaps of more than a byte between what it drops to all or nothing.
+std::vector<std::uint8_t> draw_kept(Draw& draw, int outputs, int inputs) {
+    const int dropped = draw.one_in(2) ? 20 : draw.between(1, 300);
+    const bool whole = draw.one_in(10), none = !whole && draw.one_in(10);
+    std::vector<std::uint8_t> kept(static_cast<std::size_t>(outputs) * inputs);
+    for (std::uint8_t& each : kept) each = whole || (!none && !draw.one_in(dropped));
+    if (draw.one_in(3))  // some outputs list what they keep
+        for (int i = 0; i < outputs; i++)
+            for (int k = 0; k < inputs && i % 3 == 0; k++) kept[i * inputs + k] = !kept[i * inputs + k];
+    return kept;
+}
+
 void check_codes(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 40), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
     const int panels = (outputs + kColumns - 1) / kColumns;
@@ -169,6 +181,15 @@ void check_codes(Draw& draw, Checksum& checksum) {
         std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
         std::vector<std::uint8_t> scratch(scratch_bytes(inputs, bits));
         set.codes(activations.view(), rows, w, activation, out.data(), 0, panels, scratch.data());
+        return out;
+    });
+    if (-kind[3] % kind[2] != 0) return;  // no code is 0
+    const Mask mask(outputs, inputs, draw_kept(draw, outputs, inputs).data());
+    const int first = draw.between(0, panels - 1);
+    compare("masked products", text({rows, inputs, outputs, bits, group}), checksum, [&](const Kernels& set) {
+        std::vector<float> out(static_cast<std::size_t>(rows) * outputs + kBehind, 77.0f);
+        std::vector<std::uint8_t> scratch(scratch_bytes(inputs, bits));
+        set.masked_codes(activations.view(), rows, w, mask.view(), activation, out.data(), first, panels, scratch.data());
         return out;
     });
 }
@@ -281,15 +302,10 @@ void check_part(Draw& draw, Checksum& checksum) {
 // What is listed of a matrix, from nothing over gaps of more than a byte to all of it, taken off products.
 void check_mask(Draw& draw, Checksum& checksum) {
     const int rows = draw.between(1, 150), inputs = draw_inputs(draw), outputs = draw.between(1, 70);
-    const int panels = (outputs + kColumns - 1) / kColumns, dropped = draw.one_in(2) ? 20 : draw.between(1, 300);
-    const bool bfloat16 = draw.one_in(2), whole = draw.one_in(10), none = !whole && draw.one_in(10);
+    const int panels = (outputs + kColumns - 1) / kColumns;
+    const bool bfloat16 = draw.one_in(2);
     const auto activation = static_cast<Activation>(draw.between(0, 5));
-    std::vector<std::uint8_t> kept(static_cast<std::size_t>(outputs) * inputs);
-    for (std::uint8_t& each : kept) each = whole || (!none && !draw.one_in(dropped));
-    if (draw.one_in(3))  // some outputs list what they keep
-        for (int i = 0; i < outputs; i++)
-            for (int k = 0; k < inputs && i % 3 == 0; k++) kept[i * inputs + k] = !kept[i * inputs + k];
-    const Mask mask(outputs, inputs, kept.data());
+    const Mask mask(outputs, inputs, draw_kept(draw, outputs, inputs).data());
     const std::vector<float> columns = draw.floats(padded(rows, kLanes) * inputs);
     const std::vector<float> weights = draw.floats(static_cast<std::size_t>(panels) * kColumns * inputs);
     const std::vector<float> bias = draw.floats(static_cast<std::size_t>(panels) * kColumns);

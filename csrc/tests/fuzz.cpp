@@ -163,9 +163,37 @@ std::vector<float> multiply(Bytes& bytes, const MatrixKind& kind, int rows, cons
     return out;
 }
 
+SharedMask draw_mask(Bytes& bytes, const Matrix& matrix) {
+    if (bytes.one_in(3)) return nullptr;
+    const int outputs = bytes.mostly(matrix.outputs()), inputs = bytes.mostly(matrix.inputs()), most = bytes.between(0, 20);
+    const std::size_t count = outputs > 0 && inputs > 0 ? affordable(1.0 * outputs * inputs) : 0;
+    const auto kept = bytes.numbers<std::uint8_t>(count, 0, most);
+    return std::make_shared<Mask>(outputs, inputs, kept.data());
+}
+
+// Rows of several tasks, more than fill a tile or hardly any.
+std::vector<float> multiply_masked(Bytes& bytes, const MatrixKind& kind, const Kernels& kernels, Pool& pool, int threads) {
+    const auto matrix = make_matrix(bytes, kind);
+    std::vector<SharedMask> masks;
+    std::vector<MaskedRows> parts;
+    int rows = 0;
+    for (int count = bytes.between(1, 4); count-- > 0;) {
+        const int more = bytes.one_in(8) ? bytes.between(200, 300) : bytes.between(0, 14);
+        masks.push_back(draw_mask(bytes, *matrix));
+        add_rows(parts, rows, rows + more, masks.back().get());
+        rows += more;
+    }
+    const Activation activation = draw_activation(bytes);
+    const std::vector<float> x = bytes.floats(affordable(1.0 * rows * matrix->inputs()));
+    std::vector<float> out(affordable(1.0 * rows * matrix->outputs()));
+    multiply_masked(kernels, pool, threads, *matrix, parts, x.data(), activation, out.data());
+    return out;
+}
+
 std::vector<float> run_matrix(Bytes bytes, const Kernels& kernels, Pool& pool, int threads) {
     const int outputs = bytes.size(), inputs = bytes.one_in(32) ? bytes.between(1, 300) : bytes.size();
     const MatrixKind kind = draw_kind(bytes, outputs, inputs, !bytes.one_in(4));
+    if (bytes.one_in(4)) return multiply_masked(bytes, kind, kernels, pool, threads);
     return multiply(bytes, kind, bytes.mostly(bytes.between(0, 14)), kernels, pool, threads);
 }
 
@@ -212,14 +240,6 @@ Block draw_block(Bytes& bytes, const Shape& shape, bool rounds) {
         block.rotation = std::make_shared<Rotation>(Rotation{bytes.floats(count), bytes.floats(count)});
     }
     return block;
-}
-
-SharedMask draw_mask(Bytes& bytes, const Matrix& matrix) {
-    if (matrix.rounds() ? !bytes.one_in(64) : bytes.one_in(3)) return nullptr;  // of codes there are none
-    const int outputs = bytes.mostly(matrix.outputs()), inputs = bytes.mostly(matrix.inputs()), most = bytes.between(0, 20);
-    const std::size_t count = outputs > 0 && inputs > 0 ? affordable(1.0 * outputs * inputs) : 0;
-    const auto kept = bytes.numbers<std::uint8_t>(count, 0, most);
-    return std::make_shared<Mask>(outputs, inputs, kept.data());
 }
 
 // Masks of some blocks and a head; of an encoder of no blocks, none.

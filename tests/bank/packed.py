@@ -7,6 +7,7 @@ import transformers as hf
 
 import slimformer
 from slimformer import Anatomy, models
+from slimformer.anatomy.tied import tied_modules
 from slimformer.artifact import Step, pack, save
 from slimformer.views import QuantizedView, Rounding, attach, round_activations
 from tests import corpus, zoo
@@ -28,7 +29,9 @@ def write_base(folder, view="ternary", *, rounding=True, group=None, head=None):
             attach(
                 matrix, QuantizedView(view, **({} if group is None else {"granularity": "group", "group_size": group}))
             )
-    attach(anatomy.word_embedding, QuantizedView("ternary"))
+    words = QuantizedView("ternary")
+    for module in (anatomy.word_embedding, *tied_modules(anatomy)):
+        attach(module, words)
     if rounding:
         round_activations(model, Rounding())
     save(folder, pack(model), processor=models.load_processor(plain), step=Step(method="quantize"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 import slimformer
+from slimformer.runtime.native import VARIABLE, kernels
 from tests import corpus
 from tests.methods.test_every_kind import generated
 
@@ -30,6 +31,19 @@ def fill(folder):
         more = {"structured": "both", "sparsity": 0.5} if kind == "pruned" else {}
         slimformer.mask(model=folder / "base", task=name, data=data, out=folder / kind, **QUICK, **more)
     return folder
+
+
+def on_every_set(monkeypatch):
+    """Goes through the instruction sets of this machine, each with one thread and with two."""
+    before = torch.get_num_threads()
+    for isa in kernels().instruction_sets():
+        monkeypatch.setenv(VARIABLE, isa)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            try:
+                yield isa, threads
+            finally:
+                torch.set_num_threads(before)
 
 
 def expected(folder, kind, questions):

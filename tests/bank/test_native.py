@@ -23,11 +23,11 @@ from slimformer.errors import ArtifactError, UsageError
 from slimformer.methods.mask import MaskConfig
 from slimformer.methods.mask.scores import Masking
 from slimformer.runtime.architecture import ARCHITECTURES
-from slimformer.runtime.native import VARIABLE, is_built, kernels
+from slimformer.runtime.native import is_built
 from slimformer.tasks.readers.idx import ImageArray
 from tests import corpus, zoo
 from tests.artifact.forging import resum
-from tests.bank.shelf import QUESTIONS, TEXTS, expected
+from tests.bank.shelf import QUESTIONS, TEXTS, expected, on_every_set
 from tests.parameters import slow
 
 pytestmark = pytest.mark.skipif(not is_built(), reason="slimformer was installed without a compiler")
@@ -97,17 +97,11 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_batch(bank):
 
 
 def test_an_answer_has_the_same_bits_on_every_instruction_set(shelf, bank, monkeypatch):
-    expected, before = alone(bank), torch.get_num_threads()
-    for isa in kernels().instruction_sets():
-        monkeypatch.setenv(VARIABLE, isa)
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            try:
-                found = filled(shelf, check=False).logits(ASKED)
-            finally:
-                torch.set_num_threads(before)
-            for kind in KINDS:
-                assert_same_bits(found, expected, kind)
+    expected = alone(bank)
+    for _ in on_every_set(monkeypatch):
+        found = filled(shelf, check=False).logits(ASKED)
+        for kind in KINDS:
+            assert_same_bits(found, expected, kind)
 
 
 def written(folder, base, seed, dropped, family="bert", kind="classification", classes=3):

@@ -95,6 +95,7 @@ def test_what_may_follow_what():
     assert may_follow(methods["quantize"], methods["finetune"])
     assert may_follow(methods["finetune"], methods["distill"])
     assert may_follow(methods["mask"], methods["trim"])
+    assert may_follow(methods["mask"], methods["quantize"])
     assert not may_follow(methods["finetune"], methods["mask"])
     assert not may_follow(methods["trim"], methods["quantize"])
 

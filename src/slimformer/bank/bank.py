@@ -44,7 +44,8 @@ class MaskBank:
 
     With `engine="native"` the native engine answers: rows of all tasks share one product with each matrix of the base,
     and each task takes off the few per cent that it drops, kept as a byte for each. There is no padding, batches are of
-    rows of like length whatever their tasks, and an answer has the same bits alone and in any batch.
+    rows of like length whatever their tasks, and an answer has the same bits alone and in any batch. A packed base
+    stays packed there; in torch its weights are floats, and activations are rounded as it rounds them.
 
     The bank may be used from several threads: `add` and `remove` take effect between two lookups, and a call that has
     its models goes on with them whatever happens to the bank meanwhile. A model that `use` returns shares the memory of
@@ -172,7 +173,7 @@ class MaskBank:
         return self._answer(requests, batch_size, raw=True)
 
     def merge(self, name: str, out: str | Path, *, overwrite: bool = False) -> Manifest:
-        """Write the model of a task as a plain checkpoint."""
+        """Write the model of a task as a plain checkpoint, or packed as the base is."""
         with self._lock:
             folder = self._task(name).folder
         return merge(folder, out, base=self.source, overwrite=overwrite, cast_base=self.cast_base, check=self.check)

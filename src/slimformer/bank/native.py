@@ -119,7 +119,7 @@ class NativeBase:
         try:
             answers = self._sampled(batch, task)
             expected = recorded if task.head.pools else _without_padding(recorded, batch)
-            difference(expected, answers, relative=relative, absolute=absolute)
+            difference(expected, answers, relative=relative, absolute=absolute, slack=probe.slack())
         # A batch that does not fit together fails in many ways.
         except (SlimformerError, KeyError, ValueError, IndexError, ZeroDivisionError) as error:
             reason = error.reason if isinstance(error, SlimformerError) else f"{type(error).__name__}: {error}"

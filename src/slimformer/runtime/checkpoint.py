@@ -168,6 +168,10 @@ class Checkpoint:
         """Whether there is no tensor of that name."""
         return name not in self.tensors
 
+    def has_weight(self, name: str) -> bool:
+        """Whether there is a weight of a module, packed or not."""
+        return any(f"{name}.weight{ending}" in self.tensors for ending in ("", *(f".{layout}" for layout in LAYOUTS)))
+
     def bias(self, name: str) -> Array | None:
         """The bias of a module that has one."""
         return None if self.lacks(f"{name}.bias") and not self.all_biased else self.floats(f"{name}.bias")

@@ -1,8 +1,9 @@
 """An encoder that many tasks share, each with masks of its matrices and a head of its own.
 
-Of a mask, what is dropped is kept in memory, a byte for each weight: (W ⊙ M) x = W x - (W ⊙ ¬M) x, so that rows of all
-tasks share one product with W. Neither torch nor Transformers is imported, and an answer has the same bits alone and
-among others of any tasks.
+Of a mask, what is dropped is kept in memory, a byte for each weight: (W ⊙ M) x = W x - (W ⊙ ¬M) x, so that rows of
+all tasks share one product with W. Codes are unpacked for a product anyway: of a packed matrix each task's are unpacked
+with those that it drops as 0, and sums are the very integers of the masked model. Neither torch nor Transformers is
+imported, and an answer has the same bits alone and among others of any tasks.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class SharedEncoder(NativeEncoder):
     """An encoder without a head, in memory once for any number of tasks. Any number of threads may run it at once.
 
     Args:
-        folder: A plain checkpoint in float32, float16 or bfloat16, which stays as it is.
+        folder: A checkpoint in float32, float16 or bfloat16, or a packed one, which stays as it is.
         config: Its config, complete; one beside it may leave out what is usual.
         threads: Threads of one forward; all that the machine has when not given.
 
@@ -86,12 +87,13 @@ class SharedEncoder(NativeEncoder):
         bare = {**config, "architectures": [f"{architecture.classes}Model"]}
         tensors = read_tensors(folder)
         super().__init__(ModelParts(folder, bare, tensors), threads)
-        if Settings(config, folder).rounds():
-            raise EngineError(f"`{folder}` is packed, and tasks share matrices of floats; give a plain checkpoint")
+        settings = Settings(config, folder)
+        self.rounds = settings.rounds()
         self._modules = [
             modules_of(family_of(kind), f"{family_of(kind).blocks}.{number}.") for number in range(len(self._blocks))
         ]
-        self._pooling_layers = dict(_pooling_layers(kind, Checkpoint(folder, tensors), self.hidden))
+        stored = Checkpoint(folder, tensors, group_size=settings.group_size())
+        self._pooling_layers = dict(_pooling_layers(kind, stored, self.hidden))
         release(tensors)
 
     @property
@@ -151,6 +153,7 @@ class _TaskBuilder:
         self.parts = parts
         self.head = head
         self.hidden = encoder.hidden
+        self.rounds = encoder.rounds
         self.native = kernels().Task(self.hidden)
         self.mask_bytes = 0
         architecture = ARCHITECTURES[str(encoder.config["model_type"])]
@@ -204,6 +207,11 @@ class _TaskBuilder:
         if inner in pooling_layers and layer.name.startswith(INSIDE) and f"{name}.weight" not in self.parts.own:
             matrix = pooling_layers[inner]
             mask = self._mask([inner], matrix.outputs, matrix.inputs)
+        elif self.rounds and layer.name.startswith(INSIDE):
+            raise EngineError(
+                f"`{self.parts.name}` has a `{name}` of its own in floats, and its base is packed, where the engine "
+                "rounds what that reads; use a bank without `engine`"
+            )
         else:
             matrix = self.stored.matrix(name, inputs=self.hidden)
             self._use(name)
@@ -224,5 +232,5 @@ def _pooling_layers(kind: str, stored: Checkpoint, hidden: int) -> Iterable[tupl
     prefix = stored.prefix(str(family.word_embedding or family.patch_embedding))
     layers = {layer.name for heads in HEADS.values() if kind in heads for layer in heads[kind].layers}
     for inner in sorted(name.removeprefix(INSIDE) for name in layers if name.startswith(INSIDE)):
-        if not stored.lacks(f"{prefix}{inner}.weight"):
+        if stored.has_weight(f"{prefix}{inner}"):
             yield inner, stored.matrix(f"{prefix}{inner}", inputs=hidden)

@@ -1,4 +1,4 @@
-"""Merging: a mask and its base as one checkpoint that needs neither, packed where the base is."""
+"""Merging: a mask and its base as one checkpoint that needs no base, packed where that is."""
 
 from __future__ import annotations
 

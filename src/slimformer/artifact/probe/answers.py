@@ -77,15 +77,21 @@ class Probe(Record):
         may lie apart by twice what rounding changes: each lies about that far from the answer without it.
         """
         answer = ask(model, self.inputs)
-        slack = {}
         if self.unrounded:
             if (rounding := rounding_spec(model)) != self.rounding:
                 raise ArtifactError(f"activations are rounded by {rounding} where {self.rounding} was recorded")
             difference(self.unrounded, ask(model, self.inputs, rounded=False), relative=relative, absolute=absolute)
-            for name, output in self.outputs.items():
-                slack[name] = 2 * difference({name: output}, self.unrounded, relative=0, absolute=math.inf)
-        largest = difference(self.outputs, answer, relative=relative, absolute=absolute, slack=slack)
+        largest = difference(self.outputs, answer, relative=relative, absolute=absolute, slack=self.slack())
         return max(largest, self._check_sizes(model, relative, absolute))
+
+    def slack(self) -> dict[str, float]:
+        """How much further apart rounded answers may lie, by output; empty where nothing is rounded."""
+        if not self.unrounded:
+            return {}
+        return {
+            name: 2 * difference({name: output}, self.unrounded, relative=0, absolute=math.inf)
+            for name, output in self.outputs.items()
+        }
 
     def _check_sizes(self, model: PreTrainedModel, relative: float, absolute: float) -> float:
         """Compare the answers at every size; earlier artifacts recorded none."""

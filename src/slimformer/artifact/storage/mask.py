@@ -154,7 +154,7 @@ class MaskStorage(Storage):
             [
                 f"This is a mask: one bit for each masked weight of {name}, and the head. It is loaded on that base:",
                 WITH_SLIMFORMER,
-                "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs neither.",
+                "`slimformer merge path/to/this/folder --out plain` makes a checkpoint that needs no base.",
             ]
         )
 
