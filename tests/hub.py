@@ -1,4 +1,5 @@
-"""A Hub in a thread: what `huggingface_hub` asks of the real one when models are pushed and fetched, on loopback.
+"""A Hub in a thread: what `huggingface_hub` asks of the real one when models are pushed and fetched, on loopback, and
+what it and `datasets` ask when data sets are read. The repositories of data sets are called `datasets/owner/name`.
 
 Files of text go into the commit itself and others through Git LFS, as the Hub decides it. Nothing is said of Xet in
 what it answers, and uploads by Xet are switched off by HF_HUB_DISABLE_XET, which is the library's own way.
@@ -11,10 +12,21 @@ import hashlib
 import json
 import re
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+import datasets
+import huggingface_hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import pytest
 
 TOKEN = "hf_a_token_that_no_message_may_show"
 READ_ONLY = "hf_a_token_that_may_read"
@@ -30,7 +42,8 @@ class Repo:
     messages: list[str] = field(default_factory=list)
 
     def commit(self, branch: str, files: dict[str, bytes], message: str = "") -> str:
-        number = hashlib.sha1(f"{len(self.commits)} {sorted(files)}".encode()).hexdigest()
+        blobs = sorted((name, _blob(content)) for name, content in files.items())
+        number = hashlib.sha1(f"{len(self.commits)} {blobs}".encode()).hexdigest()
         self.commits[number] = files
         self.branches[branch] = number
         self.messages.append(message)
@@ -58,6 +71,8 @@ class FakeHub(ThreadingHTTPServer):
         self.asked: list[str] = []
         #: Requests whose line matches are refused with this status.
         self.failing: tuple[str, int] | None = None
+        #: The connection breaks in the middle of the answer to requests whose line matches, so many times.
+        self.breaking: tuple[str, int] | None = None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -68,6 +83,27 @@ class FakeHub(ThreadingHTTPServer):
         repo = self.repos[name] = Repo(private)
         repo.commit("main", {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", **(files or {})})
         return repo
+
+
+@contextmanager
+def serving(caches: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A server that the libraries of this process take for the Hub, with empty caches below a folder."""
+    constants, config = huggingface_hub.constants, datasets.config
+    with FakeHub() as server:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        for module, name in ((constants, "ENDPOINT"), (config, "HF_ENDPOINT")):
+            monkeypatch.setattr(module, name, server.endpoint)
+        for module in (constants, config):
+            monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(caches / "hub-cache"))
+        monkeypatch.setattr(config, "HF_DATASETS_CACHE", caches / "datasets-cache")
+        monkeypatch.setattr(config, "DOWNLOADED_DATASETS_PATH", caches / "datasets-cache" / "downloads")
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(caches / "no-token"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield server
+        server.shutdown()
 
 
 ROUTES: list[tuple[str, re.Pattern[str], str]] = [
@@ -82,6 +118,12 @@ ROUTES: list[tuple[str, re.Pattern[str], str]] = [
     ("GET", re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)"), "tree"),
     ("GET", re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/revision/(?P<revision>.+)"), "info"),
     ("GET", re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)"), "info"),
+    ("POST", re.compile(r"/api/(?P<repo>datasets/[^/]+/[^/]+)/paths-info/(?P<revision>.+)"), "paths"),
+    ("GET", re.compile(r"/api/(?P<repo>datasets/[^/]+/[^/]+)/tree/(?P<revision>[^/]+)(?:/(?P<folder>.+))?"), "tree"),
+    ("GET", re.compile(r"/api/(?P<repo>datasets/[^/]+/[^/]+)/revision/(?P<revision>.+)"), "info"),
+    ("GET", re.compile(r"/api/(?P<repo>datasets/[^/]+/[^/]+)"), "info"),
+    ("GET", re.compile(r"/(?P<repo>datasets/[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"), "resolve"),
+    ("HEAD", re.compile(r"/(?P<repo>datasets/[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"), "resolve"),
     ("GET", re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"), "resolve"),
     ("HEAD", re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)"), "resolve"),
 ]
@@ -112,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_HEAD = handle_any  # noqa: N815 (names that http.server calls)
 
     def dispatch(self, name: str, parts: dict[str, str]) -> None:
-        writes = self.command in ("POST", "PUT") and name not in ("upload", "validate")
+        writes = self.command in ("POST", "PUT") and name not in ("upload", "validate", "paths")
         if writes or name == "whoami":
             if self.token not in (TOKEN, READ_ONLY):
                 self.refuse(401)
@@ -151,8 +193,21 @@ class Handler(BaseHTTPRequestHandler):
             if value is not None:
                 self.send_header(name, value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+        if self.command == "HEAD":
+            return
+        if self.breaks():
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
+        self.wfile.write(data)
+
+    def breaks(self) -> bool:
+        """Whether the connection breaks this time."""
+        pattern, times = self.server.breaking or ("", 0)
+        if not times or not re.search(pattern, f"{self.command} {urlsplit(self.path).path}"):
+            return False
+        self.server.breaking = (pattern, times - 1)
+        return True
 
     def whoami(self) -> None:
         self.answer({"type": "user", "name": "me", "auth": {"type": "access_token"}})
@@ -227,16 +282,36 @@ class Handler(BaseHTTPRequestHandler):
 
     def info(self, repo: str, revision: str = "main") -> None:
         siblings = [{"rfilename": name} for name in self.repo.files(revision)]
-        about = {"id": repo, "modelId": repo, "sha": self.repo.at(revision), "private": self.repo.private}
+        name = repo.removeprefix("datasets/")
+        about = {"id": name, "modelId": name, "sha": self.repo.at(revision), "private": self.repo.private}
         self.answer({**about, "siblings": siblings, "tags": [], "downloads": 0, "likes": 0})
 
-    def tree(self, repo: str, revision: str) -> None:
-        assert "recursive" in parse_qs(urlsplit(self.path).query)
-        entries = [
-            {"type": "file", "path": name, "size": len(content), "oid": _blob(content), **_large(name, content)}
-            for name, content in self.repo.files(revision).items()
-        ]
+    def tree(self, repo: str, revision: str, folder: str | None = None) -> None:
+        asked = parse_qs(urlsplit(self.path).query)
+        below = f"{unquote(folder)}/" if folder else ""
+        entries = [each for each in self.entries(revision) if each["path"].startswith(below)]
+        if asked["recursive"] not in (["True"], ["true"], ["1"]):
+            entries = [each for each in entries if "/" not in each["path"].removeprefix(below)]
+        if below and not entries:
+            self.refuse(404, "EntryNotFound")
+            return
         self.answer(entries)
+
+    def paths(self, repo: str, revision: str) -> None:
+        wanted = parse_qs(self.body.decode()).get("paths", [])
+        self.answer([each for each in self.entries(revision) if each["path"] in wanted])
+
+    def entries(self, revision: str) -> list[dict[str, Any]]:
+        """Every folder and file of a commit."""
+        files = self.repo.files(revision)
+        folders = {str(each) for name in files for each in PurePosixPath(name).parents} - {"."}
+        return [
+            *({"type": "directory", "path": name, "oid": _blob(name.encode())} for name in sorted(folders)),
+            *(
+                {"type": "file", "path": name, "size": len(content), "oid": _blob(content), **_large(name, content)}
+                for name, content in files.items()
+            ),
+        ]
 
     def resolve(self, repo: str, revision: str, path: str) -> None:
         files = self.repo.files(revision)
@@ -246,7 +321,14 @@ class Handler(BaseHTTPRequestHandler):
             return
         content = files[name]
         etag = hashlib.sha256(content).hexdigest() if name.endswith(".safetensors") else _blob(content)
-        self.answer(content, 200, {"ETag": f'"{etag}"', "X-Repo-Commit": self.repo.at(revision)})
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self.repo.at(revision), "Accept-Ranges": "bytes"}
+        span = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
+        if span is None:
+            self.answer(content, 200, headers)
+            return
+        part = content[int(span[1]) : int(span[2]) + 1 if span[2] else None]
+        last = int(span[1]) + len(part) - 1
+        self.answer(part, 206, {**headers, "Content-Range": f"bytes {span[1]}-{last}/{len(content)}"})
 
 
 def _blob(content: bytes) -> str:

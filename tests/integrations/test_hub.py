@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,18 +30,8 @@ DONE = Path(__file__).parents[1] / "artifacts"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[hub.FakeHub]:
-    constants = huggingface_hub.constants
-    with hub.FakeHub() as server:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setenv("HF_TOKEN", hub.TOKEN)
+    with hub.serving(tmp_path, monkeypatch) as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +109,22 @@ def test_a_mask_on_a_base_of_the_hub_finds_it_at_its_commit(server: hub.FakeHub,
     assert bank.source == f"me/base@{commit}"
     answers = bank.predict({"sentiment": ["the film was good"]})["sentiment"]
     assert answers[0]["label"] in ("yes", "no")
+
+
+def test_a_bank_takes_masks_at_a_revision(server: hub.FakeHub, room: Path) -> None:
+    first = push(room / "mask", "me/mask", base=DONE / "base").commit
+    push(room / "mask", "me/mask", base=DONE / "base", revision="try/second")
+    server.repos["me/mask"].commit("main", {"config.json": b"{}"})  # no mask any more
+    bank = MaskBank(DONE / "base")
+    bank.add("by commit", f"me/mask@{first}")
+    bank.add("by branch", "me/mask@try/second")
+    text = "the film was good"
+    answers = bank.predict({"by commit": [text], "by branch": [text]})
+    assert answers["by commit"][0]["label"] == answers["by branch"][0]["label"]
+    with pytest.raises(SlimformerError):
+        bank.add("by name", "me/mask")
+    with pytest.raises(CheckpointError, match="it has no revision `v9`"):
+        bank.add("of nothing", "me/mask@v9")
 
 
 def test_a_mask_whose_base_lay_in_a_folder_asks_for_it(server: hub.FakeHub, room: Path) -> None:
@@ -297,3 +304,36 @@ class TestFetching:
         assert isinstance(open_model("me/plain").model, hf.PreTrainedModel)
         names = {path.name for path in models.located("me/plain").rglob("*")}
         assert not names & {"pytorch_model.bin", "model.onnx"}
+
+
+class TestCorpora:
+    @pytest.fixture
+    def texts(self, server: hub.FakeHub, monkeypatch: pytest.MonkeyPatch) -> hub.FakeHub:
+        lines = [json.dumps({"text": f"the film was good and the plot was dull {number % 7}"}) for number in range(400)]
+        server.add("datasets/me/texts", {"train.jsonl": "\n".join(lines).encode()})
+        return server
+
+    def test_adapting_reads_a_stream_by_its_tokens(self, texts: hub.FakeHub, room: Path, tmp_path: Path) -> None:
+        commit = texts.repos["datasets/me/texts"].branches["main"]
+        flags = ("--rounds", 1, "--max-steps", 2, "--batch-size", 2, "--token-cache", tmp_path / "tokens", "--quiet")
+        asked = ("adapt", "--model", room / "base", "--corpus", f"me/texts@{commit}", *flags)
+        runs.run(*asked, "--out", tmp_path / "dry", "--dry-run").refused("is streamed from the Hub", "`--dry-run`")
+        done = runs.run(*asked, "--out", tmp_path / "adapted")
+        assert done.code == 0, done.err
+        assert artifact.read_manifest(tmp_path / "adapted").steps[-1].config["corpus"] == [f"me/texts@{commit}"]
+        assert list(tmp_path.glob("tokens/*/index.safetensors"))
+
+    def test_post_training_takes_files(self, texts: hub.FakeHub, room: Path, tmp_path: Path) -> None:
+        done = runs.run(
+            *("quantize", "--post-training", "--model", room / "sentiment", "--weights", "int8"),
+            *("--corpus", "me/texts", "--out", tmp_path / "out", "--quiet"),
+        )
+        done.refused("`me/texts train` is streamed from the Hub", "put some into a plain file")
+
+    def test_a_break_in_the_middle_is_a_line(
+        self, texts: hub.FakeHub, room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+        texts.failing = ("GET /datasets/me/texts", 503)
+        done = runs.run("trim", "--model", room / "base", "--corpus", "me/texts", "--out", tmp_path / "out", "--quiet")
+        done.refused("me/texts", "Hub")

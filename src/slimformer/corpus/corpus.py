@@ -60,12 +60,12 @@ class Corpus:
 
     @cached_property
     def sizes(self) -> NDArray[np.int64]:
-        """About how many bytes of text each segment holds; compressed files are read through to know."""
+        """About how many bytes of text each segment holds; what is read forwards is read through to know."""
         return np.array([size for each in self._sizes for size in each], np.int64)
 
     @cached_property
     def size(self) -> int:
-        """About how many bytes of text there are; of a compressed file it is an estimate."""
+        """About how many bytes of text there are; of a compressed or streamed source it is an estimate."""
         return sum(source.total() for source in self.sources)
 
     @cached_property
@@ -113,12 +113,12 @@ class Corpus:
             pass
 
     def check_seekable(self) -> None:
-        """Refuse compressed files, which a stream can only read where their tokens are kept."""
+        """Refuse what is read forwards, which a stream can only read where its tokens are kept."""
         for source in self.sources:
             if isinstance(source, SequentialSource):
                 raise DataError(
-                    f"`{source.name}` is compressed and cannot be read from the middle, so its tokens have to be kept; "
-                    "give a folder with `--token-cache`, or unpack the file"
+                    f"`{source.name}` {source.reason} and cannot be read from the middle, so its tokens have to be "
+                    f"kept; give a folder with `--token-cache`, or {source.instead}"
                 )
 
     def first_documents(self, characters: int) -> Iterator[str]:
@@ -198,8 +198,8 @@ class Corpus:
                 every document is an example, and what is beyond `length` is left out.
             buffer: Bytes of text that are shuffled together and held in memory.
             memo: A small file in which the stream notes how far its blocks reach, to find its place after a kill.
-            cache: A folder in which the tokens are kept, once made, for later epochs and runs; compressed files need
-                one.
+            cache: A folder in which the tokens are kept, once made, for later epochs and runs; compressed files and
+                data sets of the Hub need one.
             workers: Processes that make tokens beside this one; by default as many as there are cores for a cache, and
                 none without: given there, they make the blocks that come next, each a whole one.
             progress: Told how far a cache is: bytes of text that are done, and of about how many.

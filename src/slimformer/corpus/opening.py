@@ -20,8 +20,9 @@ from slimformer.corpus.lines import (
     open_text,
 )
 from slimformer.corpus.mixing import Mixture, shares_by_size, shares_by_weight
+from slimformer.corpus.remote.opening import open_hub
 from slimformer.corpus.source import Source, SourceFile, opened, refuse, visible_files
-from slimformer.corpus.tables import is_stored, open_hub, open_parquet, open_stored
+from slimformer.corpus.tables import is_stored, open_parquet, open_stored
 from slimformer.errors import DataError
 from slimformer.files import START, TABLES, as_path, why_no_text
 from slimformer.tasks.readers.hub import parse_hub_name

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from slimformer.config import Config, Positive, PositiveNumber, Temperature, split_items
+from slimformer.corpus.source import SequentialSource
 from slimformer.errors import DataError
 from slimformer.tasks.options import Column
 
@@ -83,7 +84,7 @@ class TokenOptions(CorpusOptions):
     token_cache: str | None = Field(
         None,
         description="Folder in which the tokens of the corpus are kept for later passes and runs, or `off`; by default "
-        "`~/.cache/slimformer/tokens` for compressed files and from 64 MiB of text on.",
+        "`~/.cache/slimformer/tokens` for compressed files, Hub data sets and from 64 MiB of text on.",
     )
     workers: Positive | None = Field(
         None,
@@ -147,13 +148,13 @@ class TokenOptions(CorpusOptions):
             corpus: The corpus.
             progress: Told how far a cache is.
         """
-        seekable = all(source.seekable for source in corpus.sources)
-        place = self.token_cache or (default_cache() if corpus.size >= KEPT or not seekable else OFF)
+        forwards = next((source for source in corpus.sources if isinstance(source, SequentialSource)), None)
+        place = self.token_cache or (default_cache() if forwards is not None or corpus.size >= KEPT else OFF)
         if _NOTHING_KEPT.get() and place != OFF:
-            if not seekable:
+            if forwards is not None:
                 raise DataError(
-                    "compressed files are read by their tokens, which `--dry-run` does not keep; try it on one of them "
-                    "unpacked"
+                    f"`{forwards.name}` {forwards.reason} and read by its tokens, which `--dry-run` does not keep; try "
+                    f"it on some of the text in a plain file, or {forwards.instead}"
                 )
             place = OFF
         return {"cache": None if place == OFF else place, "workers": self.workers, "progress": progress}

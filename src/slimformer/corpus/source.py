@@ -64,24 +64,33 @@ class Piece:
 
     Args:
         size: Bytes that the segment counts for.
-        begin: Where in the unpacked file they begin.
+        begin: Where in the unpacked file they begin, or how many rows come before.
         content: The bytes.
+        after: What `ResumableSource.pieces_after` goes on from; empty where nothing can, or nothing comes.
     """
 
     size: int
     begin: int
     content: bytes
+    after: str = ""
 
 
 class SequentialSource(Source):
     """A source that can only be read from its beginning: its segments are the same, their order is not free."""
 
     seekable: ClassVar[bool] = False
+    #: Why, as messages say it behind its name.
+    reason: ClassVar[str]
 
     @property
     @abstractmethod
     def name(self) -> str:
         """What messages call it."""
+
+    @property
+    @abstractmethod
+    def instead(self) -> str:
+        """What a user can do to have it read from anywhere."""
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
@@ -96,12 +105,24 @@ class SequentialSource(Source):
         return (self.documents_in(piece.begin, piece.content, on_fault) for piece in self.pieces())
 
     def sizes(self) -> Sequence[int]:
-        """Bytes of each segment; the file is read through for it."""
+        """Bytes of each segment; the source is read through for it."""
         return [piece.size for piece in self.pieces()]
 
     def read(self, segment: int, on_fault: OnFault) -> Iterator[str]:
         """The documents of one segment, after reading everything before it."""
         return next(islice(self.scan(on_fault), segment, None))
+
+
+class ResumableSource(SequentialSource):
+    """A source that is read forwards, from its beginning or from where an earlier process came to."""
+
+    def pieces(self) -> Iterator[Piece]:
+        """The bytes of every segment, in order."""
+        return self.pieces_after("")
+
+    @abstractmethod
+    def pieces_after(self, after: str) -> Iterator[Piece]:
+        """The bytes of the segments behind a piece with this mark; of all where it is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 from slimformer.corpus.source import OnFault, Source, SourceFile, decode, text_column_of
 from slimformer.errors import DataError
 from slimformer.files import open_file
-from slimformer.tasks.readers.hub import fetch
 from slimformer.tasks.readers.parquet import check_repeats, why
 from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from slimformer.tasks.readers.hub import HubName
+    from collections.abc import Iterator, Mapping, Sequence
 
 #: Rows in the middle of a row group are reached by decoding those before, so its ranges are this many steps long.
 _STEPS = 8
@@ -65,7 +62,7 @@ class ParquetFile(Source):
         for found in self._batches(wanted.group, batch):
             taken = found.slice(min(skip, len(found)), left)
             skip, left = max(0, skip - len(found)), left - len(taken)
-            yield from _texts(taken, name, row, on_fault)
+            yield from texts_of(taken, name, row, on_fault)
             row += len(taken)
             if not left:
                 return
@@ -118,7 +115,7 @@ class StoredDataset(Source):
         """The texts of one range of rows."""
         first = segment * self.rows
         found = self.dataset[first : first + self.rows].column(self.column)
-        yield from _texts(found, self.name, first, on_fault)
+        yield from texts_of(found, self.name, first, on_fault)
 
     def stamp(self) -> bytes:
         """When its files were last written."""
@@ -143,7 +140,7 @@ def open_parquet(file: SourceFile, text_column: str | None, step: int) -> Source
         raise _broken(file.path, error) from error
     check_repeats(str(file.path), schema.names)
     column = text_column_of(schema.names, str(file.path), text_column)
-    _check_text(str(file.path), column, schema.field(column).type)
+    check_text(str(file.path), column, schema.field(column).type)
     return ParquetFile(file, column, tuple(_row_ranges(metadata, column, step * _STEPS)))
 
 
@@ -157,13 +154,8 @@ def open_stored(folder: Path, text_column: str | None, step: int) -> Source:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"`{folder}` is not a data set that can be read: {reason}; save it again") from error
     if isinstance(found, DatasetDict):
-        return _training_split(str(folder), found, text_column, step)
+        return open_splits(str(folder), found, text_column, step)
     return _stored(str(folder), found, text_column, step)
-
-
-def open_hub(name: HubName, text_column: str | None, step: int) -> Source:
-    """A data set of the Hub; of its splits the one for training."""
-    return _training_split(str(name), fetch(name), text_column, step)
 
 
 def is_stored(folder: Path) -> bool:
@@ -173,18 +165,24 @@ def is_stored(folder: Path) -> bool:
     )
 
 
-def _training_split(name: str, splits: Mapping[str, Any], text_column: str | None, step: int) -> Source:
-    there = list(splits)
+def open_splits(name: str, splits: Mapping[str, Any], text_column: str | None, step: int) -> Source:
+    """Of the splits of a data set in the memory or mapped into it the one for training."""
+    split = training_split(name, list(splits))
+    return _stored(f"{name} {split}", splits[split], text_column, step)
+
+
+def training_split(name: str, there: Sequence[str]) -> str:
+    """The split that is learned from, or an error that names those there are."""
     found = [split for split in there if split in SYNONYMS["train"]] or (there if len(there) == 1 else [])
     if not found:
         raise DataError(f"`{name}` has no split `train`, but: {', '.join(there)}; give a data set that has one")
-    return _stored(f"{name} {found[0]}", splits[found[0]], text_column, step)
+    return found[0]
 
 
 def _stored(name: str, dataset: Any, text_column: str | None, step: int) -> Source:
     column = text_column_of(dataset.column_names, name, text_column)
     stored = dataset.data.column(column)
-    _check_text(name, column, stored.type)
+    check_text(name, column, stored.type)
     size = int(stored.nbytes)
     rows = max(1, len(dataset) * step // max(1, size))
     return StoredDataset(name, column, dataset.select_columns([column]).with_format("arrow"), rows, size)
@@ -204,19 +202,31 @@ def _row_ranges(metadata: Any, column: str, step: int) -> Iterator[RowRange]:
         before += count
 
 
-def _texts(found: Any, name: str, before: int, on_fault: OnFault) -> Iterator[str]:
-    """The texts of an Arrow column; a missing one counts as blank."""
+def bytes_of(texts: Any) -> Any:
+    """An Arrow column of texts as one of their bytes."""
     import pyarrow as arrow
 
-    if arrow.types.is_dictionary(found.type):
-        found = found.cast(found.type.value_type)
-    for row, content in enumerate(found.cast(arrow.large_binary()).to_pylist(), start=before + 1):
+    plain = texts.cast(texts.type.value_type) if arrow.types.is_dictionary(texts.type) else texts
+    return plain.cast(arrow.large_binary())
+
+
+def texts_of(texts: Any, name: str, before: int, on_fault: OnFault) -> Iterator[str]:
+    """The texts of an Arrow column; a missing one counts as blank.
+
+    Args:
+        texts: The column.
+        name: What messages call it.
+        before: Rows before it.
+        on_fault: Told of bytes that are no text.
+    """
+    for row, content in enumerate(bytes_of(texts).to_pylist(), start=before + 1):
         text = "" if content is None else decode(content, name, on_fault, row=row)
         if text.strip():
             yield text
 
 
-def _check_text(name: str, column: str, kind: Any) -> None:
+def check_text(name: str, column: str, kind: Any) -> None:
+    """Refuse a column of another type."""
     from pyarrow import types
 
     value = kind.value_type if types.is_dictionary(kind) else kind

@@ -14,6 +14,10 @@ from slimformer.tasks.readers.hub import HubName, fetch, parse_hub_name, read_da
         ("imdb", HubName("imdb")),
         ("nyu-mll/glue:sst2", HubName("nyu-mll/glue", "sst2")),
         ("google/xquad:xquad.en", HubName("google/xquad", "xquad.en")),
+        ("nyu-mll/glue:sst2@v1.0", HubName("nyu-mll/glue", "sst2", "v1.0")),
+        ("me/texts@refs/convert/parquet", HubName("me/texts", None, "refs/convert/parquet")),
+        ("me/texts@", None),
+        ("me/texts@-v", None),
         ("./imdb", None),
         ("a/b/c", None),
         ("two words", None),
@@ -22,6 +26,7 @@ from slimformer.tasks.readers.hub import HubName, fetch, parse_hub_name, read_da
 )
 def test_names(text, name):
     assert parse_hub_name(text) == name
+    assert name is None or str(name) == text
 
 
 def test_class_numbers_become_names():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, ClassVar
 
 from slimformer.corpus.compressed.unpacking import unpack
 from slimformer.corpus.delimited import QuotedRecords, csv_pieces
@@ -30,6 +30,7 @@ class _Compressed(SequentialSource):
 
     inner: RangedFile | QuotedRecords
     step: int
+    reason: ClassVar[str] = "is compressed"
 
     @abstractmethod
     def pieces(self) -> Iterator[Piece]:
@@ -44,6 +45,11 @@ class _Compressed(SequentialSource):
     def name(self) -> str:
         """What messages call it."""
         return str(self.file.path)
+
+    @property
+    def instead(self) -> str:
+        """What a user can do to have it read from anywhere."""
+        return "unpack the file"
 
     def total(self) -> int:
         """About how many bytes there are unpacked, as if all were compressed as the first mebibytes are."""

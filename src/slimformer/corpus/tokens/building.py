@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from slimformer.corpus.source import Fault, OnFault, Outlive, Piece, SequentialSource
+from slimformer.corpus.source import Fault, OnFault, Outlive, Piece, ResumableSource, SequentialSource
 from slimformer.corpus.tokens.processes import Processes
-from slimformer.corpus.tokens.shards import Counts, StoredTokens, shard_name, write_index, write_shard
+from slimformer.corpus.tokens.shards import Counts, Mark, StoredTokens, shard_name, write_index, write_shard
 from slimformer.corpus.tokens.tokens import Tokens
 from slimformer.errors import DataError
 
@@ -48,6 +48,11 @@ class Job:
 
     number: int
     segments: list[tuple[int, int, int | Piece]]
+
+    def mark(self) -> Mark | None:
+        """Where the corpus goes on behind it, if its last source can tell."""
+        source, _, segment = self.segments[-1]
+        return Mark(source, segment.after) if isinstance(segment, Piece) and segment.after else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class ShardMaker:
             segments.append((size, Tokens.of(self.encoder.encode(filter(self.corpus.holds, documents)))))
         dtype = np.uint16 if self.encoder.vocabulary <= 2**16 else np.int32
         path = self.folder / shard_name(job.number)
-        return Done(write_shard(path, segments, self.key, dtype), list(faults.values()))
+        return Done(write_shard(path, segments, self.key, dtype, job.mark()), list(faults.values()))
 
     def _documents(self, number: int, segment: int | Piece, on_fault: OnFault) -> Iterator[str]:
         source = self.corpus.sources[number]
@@ -165,12 +170,39 @@ def _build(corpus: Corpus, make: ShardMaker, workers: int, progress: Progress | 
 
 def _made(corpus: Corpus, make: ShardMaker, workers: int) -> Iterator[Done]:
     """What becomes of each job, in order; shards that lie there are not made again."""
+    passed, mark = _passed(make)
+    yield from (Done(counts, []) for counts in passed)
+    broken = list[DataError]()
+    jobs = _until_broken(_jobs(corpus, len(passed), mark), broken)
     if workers <= 1:
-        for job in _jobs(corpus):
+        for job in jobs:
             yield _kept(make, job) or make(job)
-        return
-    with Processes[Job, Done](make, workers) as processes:
-        yield from processes.map(_jobs(corpus), lambda job: _kept(make, job))
+    else:
+        with Processes[Job, Done](make, workers) as processes:
+            yield from processes.map(jobs, lambda job: _kept(make, job))
+    if broken:
+        raise broken[0]
+
+
+def _until_broken(jobs: Iterator[Job], broken: list[DataError]) -> Iterator[Job]:
+    """The jobs up to where the text cannot be read: those begun are finished before that is said."""
+    try:
+        yield from jobs
+    except DataError as error:
+        broken.append(error)
+
+
+def _passed(make: ShardMaker) -> tuple[list[Counts], Mark | None]:
+    """The first shards that lie there, up to the last of them that tells where the corpus goes on, and where it does.
+
+    Their text need not be read again, which matters where it comes over a network.
+    """
+    passed, waiting, mark = list[Counts](), list[Counts](), None
+    while (counts := Counts.stored(path := make.folder / shard_name(len(passed) + len(waiting)), make.key)) is not None:
+        waiting.append(counts)
+        if (following := Mark.stored(path, make.key)) is not None:
+            passed, waiting, mark = passed + waiting, [], following
+    return passed, mark
 
 
 def _kept(make: ShardMaker, job: Job) -> Done | None:
@@ -180,9 +212,10 @@ def _kept(make: ShardMaker, job: Job) -> Done | None:
     return Done(counts, []) if whole and counts is not None else None
 
 
-def _jobs(corpus: Corpus) -> Iterator[Job]:
-    number, segments, size = 0, list[tuple[int, int, int | Piece]](), 0
-    for source, extent, segment in _segments(corpus):
+def _jobs(corpus: Corpus, number: int, mark: Mark | None) -> Iterator[Job]:
+    """The jobs from one on; the shard before it, if any, has the mark."""
+    segments, size = list[tuple[int, int, int | Piece]](), 0
+    for source, extent, segment in _segments(corpus, mark):
         segments.append((source, extent, segment))
         size += extent
         if size >= SHARD:
@@ -192,9 +225,13 @@ def _jobs(corpus: Corpus) -> Iterator[Job]:
         yield Job(number, segments)
 
 
-def _segments(corpus: Corpus) -> Iterator[tuple[int, int, int | Piece]]:
+def _segments(corpus: Corpus, mark: Mark | None) -> Iterator[tuple[int, int, int | Piece]]:
     for number, source in enumerate(corpus.sources):
-        if isinstance(source, SequentialSource):
+        if mark is not None and number <= mark.source:
+            if number == mark.source:
+                assert isinstance(source, ResumableSource)
+                yield from ((number, piece.size, piece) for piece in source.pieces_after(mark.after))
+        elif isinstance(source, SequentialSource):
             yield from ((number, piece.size, piece) for piece in source.pieces())
         else:
             yield from ((number, int(size), segment) for segment, size in enumerate(source.sizes()))

@@ -80,8 +80,33 @@ class Counts:
         return None if tensors is None else cls(*tensors)
 
 
-def write_shard(path: Path, segments: Sequence[tuple[int, Tokens]], key: str, dtype: type) -> Counts:
-    """Write the tokens of segments with their sizes."""
+@dataclass(frozen=True)
+class Mark:
+    """Where a corpus goes on behind a shard.
+
+    Args:
+        source: Number of the source.
+        after: What the source goes on from.
+    """
+
+    source: int
+    after: str
+
+    @classmethod
+    def stored(cls, path: Path, key: str) -> Mark | None:
+        """That of a shard; None for one without, or that is not whole."""
+        tensors = read_tensors(path, ("source", "after"), key)
+        return None if tensors is None else cls(int(tensors[0][0]), tensors[1].tobytes().decode())
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What is stored of it."""
+        return {"source": np.array([self.source], np.int64), "after": np.frombuffer(self.after.encode(), np.uint8)}
+
+
+def write_shard(
+    path: Path, segments: Sequence[tuple[int, Tokens]], key: str, dtype: type, mark: Mark | None = None
+) -> Counts:
+    """Write the tokens of segments with their sizes, and where the corpus goes on if that can be told."""
     joined = Tokens.joined(tokens for _, tokens in segments)
     counts = Counts(
         *(
@@ -94,6 +119,7 @@ def write_shard(path: Path, segments: Sequence[tuple[int, Tokens]], key: str, dt
         )
     )
     tensors = {**vars(counts), "ids": joined.ids.astype(dtype), "lengths": joined.lengths.astype(np.uint32)}
+    tensors |= mark.tensors() if mark is not None else {}
     write_tensors(path, tensors, key)
     return counts
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 #: What separates a name from a revision: a branch, a tag or a commit.
 AT = "@"
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
-_NAME = re.compile(rf"(?P<repo>(?:{_PART}/)?{_PART})(?:{AT}(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]{{0,254}}))?")
+#: What stands behind it.
+REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,254}"
+_NAME = re.compile(rf"(?P<repo>(?:{_PART}/)?{_PART})(?:{AT}(?P<revision>{REVISION}))?")
 #: What is fetched of a model: kinds of file that are read. Pickles never are.
 FETCHED = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.md", "*.model", "*.onnx", "*.data")
 #: The same model once more, for other programs.
@@ -77,7 +79,7 @@ def fetch(name: HubName, instead: str = "give a folder") -> Path:
                 ignore_patterns=list(NOT_FETCHED),
             )
     except Exception as error:
-        reason, advice = explain(error, name)
+        reason, advice = explain(error, name.revision)
         raise CheckpointError(
             f"`{name}` is no folder here and could not be fetched from the Hub{reason}; {advice}, or {instead}"
         ) from error
@@ -113,18 +115,22 @@ def quiet_unless_watched() -> Iterator[None]:
         enable_progress_bars()
 
 
-def explain(error: BaseException, name: HubName) -> tuple[str, str]:
+def explain(error: BaseException, revision: str | None) -> tuple[str, str]:
     """What went wrong between us and the Hub, as a clause that follows, and what to do about it.
 
     What the Hub's library or a server says is not repeated: it may hold addresses and headers.
+
+    Args:
+        error: What was raised.
+        revision: The revision asked for; None for the main branch.
     """
     from huggingface_hub import errors
 
-    causes, status = list(_causes(error)), status_of(error)
+    causes, status = list(causes_of(error)), status_of(error)
     if was_offline(error):
         return " in offline mode", "unset HF_HUB_OFFLINE to ask the Hub"
     if any(isinstance(each, errors.RevisionNotFoundError) for each in causes):
-        return f": it has no revision `{name.revision or 'main'}`", "check the spelling of the branch, tag or commit"
+        return f": it has no revision `{revision or 'main'}`", "check the spelling of the branch, tag or commit"
     if any(isinstance(each, errors.GatedRepoError) for each in causes) or status == 403:
         return ": access is refused (403)", "ask its owner for access, and log in with a token that has it"
     if status == 401:
@@ -143,17 +149,18 @@ def status_of(error: BaseException) -> int | None:
     """With which status the Hub refused; None where it was not reached."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    return next((int(each.response.status_code) for each in _causes(error) if isinstance(each, HfHubHTTPError)), None)
+    return next((int(each.response.status_code) for each in causes_of(error) if isinstance(each, HfHubHTTPError)), None)
 
 
 def was_offline(error: BaseException) -> bool:
     """Whether nothing was asked of the Hub because the user said so."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    return any(isinstance(each, OfflineModeIsEnabled) for each in _causes(error))
+    return any(isinstance(each, OfflineModeIsEnabled) for each in causes_of(error))
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An error, what it was raised from, and so on."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -3,54 +3,82 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import DataError
+from slimformer.models.hub import AT, REVISION, explain
 from slimformer.tasks.readers.table import Row, Table
 from slimformer.tasks.splits import SYNONYMS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from datasets import Dataset
 
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_NAME = re.compile(rf"(?P<name>{_PART}(/{_PART})?)(:(?P<config>{_PART}))?")
+_NAME = re.compile(rf"(?P<name>{_PART}(/{_PART})?)(:(?P<config>{_PART}))?({AT}(?P<revision>{REVISION}))?")
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A data set of the Hub, written `owner/name` or `owner/name:config`."""
+    """A data set of the Hub, written `owner/name`, `owner/name:config` or either with `@revision` behind it.
+
+    Args:
+        name: Owner and name.
+        config: Which of its parts; None where there is but one.
+        revision: A branch, a tag or a commit; None for the main branch as it is.
+    """
 
     name: str
     config: str | None = None
+    revision: str | None = None
 
     def __str__(self) -> str:
-        return self.name if self.config is None else f"{self.name}:{self.config}"
+        named = self.name if self.config is None else f"{self.name}:{self.config}"
+        return named if self.revision is None else f"{named}{AT}{self.revision}"
 
 
 def parse_hub_name(text: str) -> HubName | None:
-    """Read `owner/name` or `owner/name:config`; None when the text cannot be such a name."""
+    """Read `owner/name:config@revision`, of which the last two may be missing; None when it cannot be such a name."""
     match = _NAME.fullmatch(text)
-    return HubName(match["name"], match["config"]) if match else None
+    return HubName(match["name"], match["config"], match["revision"]) if match else None
 
 
 def fetch(source: HubName) -> Mapping[str, Dataset]:
     """Load every split of a data set; any failure becomes one line."""
     from datasets import DatasetDict, load_dataset
 
-    try:
-        loaded = load_dataset(source.name, source.config)
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(
-            f"`{source}` is no file or folder here and could not be loaded from the Hub: {lines[0]}; "
-            "check the spelling and the network, or give a folder or a file"
-        ) from error
+    with loading(source):
+        loaded = load_dataset(source.name, source.config, revision=source.revision)
     if not isinstance(loaded, DatasetDict):
         raise DataError(f"`{source}` came from the Hub without splits; give a folder or a file")
     return {str(split): dataset for split, dataset in loaded.items()}
+
+
+@contextmanager
+def loading(source: HubName) -> Iterator[None]:
+    """Whatever the `datasets` library raises inside the `with` block becomes one line."""
+    try:
+        yield
+    except Exception as error:
+        raise not_loaded(source, error) from error
+
+
+def not_loaded(source: HubName, error: Exception) -> DataError:
+    """An error in one line; what a server says is put in our words, for it may hold addresses."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        reason, advice = explain(error, source.revision)
+    else:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason, advice = f": {lines[0]}", "check the spelling and the network"
+    return DataError(
+        f"`{source}` is no file or folder here and could not be loaded from the Hub{reason}; {advice}, or give a "
+        "folder or a file"
+    )
 
 
 def hub_splits(name: HubName, there: Sequence[str], splits: Sequence[str]) -> list[tuple[str, str]]:

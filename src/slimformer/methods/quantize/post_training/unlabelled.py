@@ -61,7 +61,8 @@ class Unlabelled:
             for each in self.whole.sources:
                 if isinstance(each, SequentialSource):
                     raise DataError(
-                        f"`{each.name}` is compressed, and a few hundred texts are enough here; unpack some"
+                        f"`{each.name}` {each.reason}, and a few hundred texts are enough here; put some into a plain "
+                        "file"
                     )
         if not self._count(held_out=True, most=1) or not self._count(held_out=False, most=1):
             raise DataError(
