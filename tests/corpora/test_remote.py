@@ -31,6 +31,7 @@ from slimformer.corpus.tables import StoredDataset
 from slimformer.corpus.tokens import building
 from slimformer.corpus.tokens.building import open_tokens
 from slimformer.errors import DataError
+from slimformer.tasks.readers.hub import HubName, fetch
 from tests import hub
 from tests.conftest import ROOT
 from tests.corpora import making
@@ -340,6 +341,7 @@ def test_parts_and_revisions(server: hub.FakeHub, documents: list[str]) -> None:
     assert list(opened(f"me/texts:sw@{commit}").documents()) == ["w1 w2"]
     english = opened("me/texts:en")
     assert source_of(english).rows == len(documents)
+    assert fetch(HubName("me/texts", "sw", "later/on"))["train"]["text"][:] == ["w4"]  # as `--data` reads it
     with pytest.raises(DataError, match=r"`me/texts:fr` is no .*'fr' not found.*; check the spelling and the network"):
         opened("me/texts:fr")
 
@@ -419,8 +421,6 @@ def test_what_the_hub_does_not_have(server: hub.FakeHub, documents: list[str], m
 def test_offline_the_copy_of_the_library_is_read(
     server: hub.FakeHub, documents: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from slimformer.tasks.readers.hub import HubName, fetch
-
     server.add("datasets/me/texts", files(LINES, documents))
     assert fetch(HubName("me/texts"))["train"].num_rows == len(documents)
     monkeypatch.setattr(config, "HF_HUB_OFFLINE", True)
@@ -432,6 +432,20 @@ def test_offline_the_copy_of_the_library_is_read(
     assert len(server.asked) == asked
     with pytest.raises(DataError, match="`me/another` is no file or folder here and could not be loaded from the Hub"):
         opened("me/another")
+
+
+def test_a_hub_out_of_reach_leaves_the_copy_of_the_library(server: hub.FakeHub, documents: list[str]) -> None:
+    server.add("datasets/me/texts", files(LINES, documents))
+    fetch(HubName("me/texts"))
+    server.shutdown()
+    server.server_close()
+    huggingface_hub.close_session()  # connections that are open outlive the server
+    corpus = opened()
+    assert isinstance(corpus.sources[0], StoredDataset)
+    assert list(corpus.documents()) == documents
+    with pytest.raises(DataError, match=r"`me/other` is no file .*; check the spelling and the network") as error:
+        opened("me/other")
+    assert "\n" not in str(error.value)
 
 
 def test_where_no_tokens_are_kept_it_is_refused(server: hub.FakeHub, documents: list[str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from slimformer.corpus.source import OnFault, Piece, ResumableSource
 from slimformer.corpus.tables import bytes_of, texts_of
 from slimformer.errors import DataError
+from slimformer.files import parse_json
 from slimformer.models.hub import causes_of, quiet_unless_watched, status_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class _Place:
         """The place of a mark; rows are counted anew where another version of the library wrote it."""
         if not mark:
             return cls()
-        values = json.loads(mark)
+        values = parse_json(mark)
         place = cls(**values["place"])
         return place if values["datasets"] == _version() else cls(place.row, None, place.row)
 
