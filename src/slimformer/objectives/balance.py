@@ -27,15 +27,13 @@ LIMIT = 20.0
 
 
 class Progress(nn.Module):
-    """How often the objective was asked, and how terms of the loss are weighed; saved and resumed with the weights."""
+    """How terms of the loss are weighed; saved and resumed with the weights."""
 
-    calls: Tensor
     weights: Tensor
     first: Tensor
 
     def __init__(self, terms: int) -> None:
         super().__init__()
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
         self.register_buffer("weights", torch.ones(terms))
         self.register_buffer("first", torch.zeros(terms))
 

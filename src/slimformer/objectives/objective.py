@@ -111,7 +111,8 @@ class TermObjective:
     """A weighted sum of terms.
 
     What the terms are means over is counted for the whole batch first, so that its parts, over accumulation steps and
-    processes, add up to the loss of the whole batch.
+    processes, add up to the loss of the whole batch. Stages and balanced weights go by the step that `begin` names, as
+    training does before each of them.
 
     Args:
         terms: The terms, in the order they are summed.
@@ -121,7 +122,6 @@ class TermObjective:
         balanced: Labels of terms that are weighted by their gradients instead of by their weights.
         first_stage: Steps in which only the layers are learned from; predictions alone come after them. None for
             everything at once.
-        accumulation: Calls for each optimizer step.
 
     Example:
         >>> models = Models(Anatomy.of(student), Anatomy.of(teacher), blocks=((2, 5),))
@@ -139,20 +139,23 @@ class TermObjective:
         read_scores: bool = False,
         balanced: Sequence[str] = (),
         first_stage: int | None = None,
-        accumulation: int = 1,
     ) -> None:
         self.terms = tuple(terms)
         self.sources = dict(sources)
         _check_sources(self.terms, self.sources)
         self.balanced = tuple(index for index, each in enumerate(self.terms) if each.label in balanced)
         self.first_stage = first_stage
-        self.accumulation = accumulation
+        self._step = 0
+        self._rebalanced = False
         anatomy = Anatomy.of(student)
         self.matrices = [weight for block in anatomy.blocks for weight in block.module.parameters() if weight.dim() > 1]
         self._patches = patch_count(anatomy.config) if hides_patches(anatomy.config) else 0
         self._recorders = Recorders(student, self.terms, read_scores=read_scores)
-        stateful = bool(self.balanced) or first_stage is not None
-        self.progress = Progress.on(student, len(self.balanced)) if stateful else None
+        self.progress = Progress.on(student, len(self.balanced)) if self.balanced else None
+
+    def begin(self, step: int) -> None:
+        """Let a step begin, counted from 0; its batch may come in several parts."""
+        self._step, self._rebalanced = step, False
 
     def counts(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """What each term is a mean over in this batch, and the number of examples."""
@@ -169,8 +172,7 @@ class TermObjective:
             totals: Items of the whole batch, as `counts` gives them, if this is a part of it. With several processes,
                 the mean over these, as their gradients are averaged.
         """
-        step = self._step()
-        stage = 0 if self.first_stage is None else 1 if step < self.first_stage else 2
+        stage = 0 if self.first_stage is None else 1 if self._step < self.first_stage else 2
         active = tuple(index for index, each in enumerate(self.terms) if stage < 2 or each.term.stage == "predictions")
         needed = {self.terms[index].term.variant for index in active}
         batches = {variant: batch for variant, batch in variants(inputs).items() if variant in needed}
@@ -184,7 +186,7 @@ class TermObjective:
             teacher = {} if term.source is None else taught[term.source, term.variant]
             student = {**learned[term.variant][""], **learned[term.variant].get(str(index), {})}
             means[index] = term.compare(teacher, student, batches[term.variant])
-        weights = self._weights(step, stage, means)
+        weights = self._weights(stage, means)
         return self._sum(means, weights, totals, len(next(iter(inputs.values()))))
 
     def _hide_alike(self, batches: Mapping[str, dict[str, Any]], active: tuple[int, ...]) -> None:
@@ -195,13 +197,6 @@ class TermObjective:
             if not whole and "noise" not in batch:
                 pixels = batch["pixel_values"]
                 batch["noise"] = torch.rand(len(pixels), self._patches, device=pixels.device)
-
-    def _step(self) -> int:
-        if self.progress is None:
-            return 0
-        step = int(self.progress.calls) // self.accumulation
-        self.progress.calls += 1
-        return step
 
     def _ask(
         self, model: nn.Module, batches: Mapping[str, dict[str, Any]], active: tuple[int, ...]
@@ -225,16 +220,16 @@ class TermObjective:
             return cast("Mapping[str, Mapping[str, Activations]]", model(batches, active))
         return {variant: {"": self._recorders(variant, active)(batch, model)} for variant, batch in batches.items()}
 
-    def _weights(self, step: int, stage: int, means: Mapping[int, Mean]) -> dict[int, float]:
+    def _weights(self, stage: int, means: Mapping[int, Mean]) -> dict[int, float]:
         # In the first stage the head has no say, but must stay in the graph: distributed training waits for it.
         weights = {
             index: 0.0 if stage == 1 and self.terms[index].term.stage == "predictions" else self.terms[index].weight
             for index in means
         }
         if self.balanced and self.progress is not None and stage < 2:
-            due = step % EVERY == 0 and int(self.progress.calls - 1) % self.accumulation == 0
-            if due and torch.is_grad_enabled():
+            if self._step % EVERY == 0 and not self._rebalanced and torch.is_grad_enabled():
                 rebalance(self.progress, [means[index] for index in self.balanced], self.matrices)
+                self._rebalanced = True
             weights |= dict(zip(self.balanced, self.progress.weights.tolist(), strict=True))
         return weights
 

@@ -2,7 +2,7 @@
 
 from slimformer.objectives import Loss
 from slimformer.train.folder import TrainingFolder
-from slimformer.train.objective import CountedObjective, Objective
+from slimformer.train.objective import CountedObjective, Objective, SteppedObjective
 from slimformer.train.options import StepOptions, TrainingOptions
 from slimformer.train.run import Trained, count_steps, train
 
@@ -11,6 +11,7 @@ __all__ = [
     "Loss",
     "Objective",
     "StepOptions",
+    "SteppedObjective",
     "Trained",
     "TrainingFolder",
     "TrainingOptions",

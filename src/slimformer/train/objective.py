@@ -24,6 +24,15 @@ class Objective(Protocol):
 
 
 @runtime_checkable
+class SteppedObjective(Objective, Protocol):
+    """An objective that changes from step to step, however many parts a batch has."""
+
+    def begin(self, step: int) -> None:
+        """Let an optimizer step begin, counted from 0; called once, before its first part."""
+        ...
+
+
+@runtime_checkable
 class CountedObjective(Objective, Protocol):
     """A sum of means, each over items of its own, such as `slimformer.objectives.TermObjective`."""
 

@@ -14,6 +14,7 @@ from slimformer.errors import TrainingError
 from slimformer.files import as_path
 from slimformer.train import checkpoints
 from slimformer.train.folder import writing
+from slimformer.train.objective import SteppedObjective
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -95,7 +96,10 @@ def train(
     arguments = _arguments(options, folder, epoch, evaluates=evaluation is not None, quiet=quiet)
     # A step that skips a block has no gradients of it, for which processes would wait.
     arguments.ddp_find_unused_parameters = any(skip_of(module) is not None for module in model.modules())
-    callbacks = _callbacks(options, epoch if evaluation is not None else None, before_step, after_step, quiet=quiet)
+    beginnings = [] if before_step is None else [before_step]
+    if isinstance(objective, SteppedObjective):
+        beginnings.append(objective.begin)
+    callbacks = _callbacks(options, epoch if evaluation is not None else None, beginnings, after_step, quiet=quiet)
     if rehearsal is not None:
         taken = rehearsal.begin(model, folder, arguments.max_steps, options.batch_size)
         callbacks.append(Stopwatch(taken))
@@ -147,7 +151,7 @@ def train(
 def _callbacks(
     options: TrainingOptions,
     epoch: int | None,
-    before_step: Callable[[int], None] | None,
+    before_step: Sequence[Callable[[int], None]],
     after_step: Callable[[int], None] | None,
     *,
     quiet: bool,
@@ -156,8 +160,7 @@ def _callbacks(
     from slimformer.train import progress
 
     callbacks: list[Any] = [progress.Intervals(), progress.LogAtTheEnd()]
-    if before_step is not None:
-        callbacks.append(progress.BeforeStep(before_step))
+    callbacks += map(progress.BeforeStep, before_step)
     if after_step is not None:
         callbacks.append(progress.AfterStep(after_step))
     if epoch is not None and options.eval_every is None:

@@ -61,17 +61,16 @@ def test_what_is_kept_follows_the_scores():
     assert view.binary.tolist() == [[1, 1, 0, 0]]
 
 
-def test_steps_are_counted_over_the_parts_of_a_batch():
+def test_a_schedule_goes_by_steps_and_not_by_the_parts_of_a_batch():
     view = ScheduledMask(torch.ones(2, 2), 0.01, start=0.1, target=0.5)
 
     class Head(nn.Module):
         def forward(self, **inputs):
             return type("Output", (), {"loss": torch.tensor(2.0)})
 
-    objective = Scheduled([view], steps=4, parts=2)
-    for _ in range(4):
-        assert float(objective(Head(), {}).total) == 2
-    assert float(view.progress) == pytest.approx(0.5)
-    for _ in range(9):
-        objective(Head(), {})
-    assert float(view.progress) == 1
+    objective = Scheduled([view], steps=4)
+    for step, progress in enumerate([0, 0.25, 0.5, 0.75, 1, 1]):
+        objective.begin(step)
+        for _ in range(2):
+            assert float(objective(Head(), {}).total) == 2
+            assert float(view.progress) == pytest.approx(progress)

@@ -149,13 +149,12 @@ class Elastic(SizedMethod[ElasticConfig]):
         return super().train(folder)
 
     def before_step(self, total: int) -> Callable[[int], None] | None:
-        """Draw the size of each step; where all sizes share a batch, the smallest begins."""
-        from slimformer.methods.elastic.training import ElasticObjective, SizeSchedule
+        """Draw the size of each step; where all sizes share a batch, the objective has them take turns."""
+        from slimformer.methods.elastic.training import SizeSchedule
 
         config = self.config
         if config.training == "joint":
-            assert isinstance(self.objective, ElasticObjective)
-            return self.objective.begin
+            return None
         return SizeSchedule(
             self.sizes,
             config.chances(len(self.sizes.sizes)),

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 class Scheduled:
-    """The task's own loss, counting the steps the schedules depend on.
+    """The task's own loss, with schedules that follow the steps.
 
     Args:
         masks: The masks to move on.
         steps: Steps until they are where they shall be.
-        parts: Times the objective is asked in a step.
     """
 
-    def __init__(self, masks: Sequence[ScheduledMask], steps: int, parts: int) -> None:
+    def __init__(self, masks: Sequence[ScheduledMask], steps: int) -> None:
         self.masks = masks
-        self.share = 1 / (steps * parts)
+        self.steps = steps
+
+    def begin(self, step: int) -> None:
+        """Move on before a step, counted from 0, so that all parts of its batch meet the same masks."""
+        for mask in self.masks:
+            mask.progress.fill_(min(1.0, step / self.steps))
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any]) -> Loss:
         """The loss of the model's head."""
         loss: Tensor = model(**inputs).loss
-        for mask in self.masks:
-            # Lies in the checkpoints with the scores, so that a resumed run goes on where it was.
-            mask.progress.add_(self.share).clamp_(max=1)
         return Loss(loss)

@@ -154,7 +154,7 @@ class Masking:
         """What to minimise: the task's own loss; None where nothing depends on the step."""
         scheduled = [view for _, view in self.views if isinstance(view, ScheduledMask)]
         moving = [view for view in scheduled if view.target is not None or view.group is not None]
-        return Scheduled(moving, self.config.ramp_steps, self.config.accumulation) if moving else None
+        return Scheduled(moving, self.config.ramp_steps) if moving else None
 
     def end(self, model: PreTrainedModel) -> None:
         """Keep the bits alone: bake the masks in and remove for good the neurons and heads that are dropped."""

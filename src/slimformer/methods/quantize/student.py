@@ -129,7 +129,6 @@ def kd_objective(
         read_scores=True,
         balanced=balanced if config.balance == "auto" else (),
         first_stage=config.steps_of_first_stage,
-        accumulation=config.accumulation,
     )
 
 
