@@ -32,7 +32,7 @@ def measure(kind: str, batch: int, length: int, steps: int, threads: int, seed: 
     from slimformer.methods.quantize.config import QuantizeConfig
     from slimformer.methods.quantize.student import kd_objective, quantize_numbers
     from slimformer.train import TrainingOptions, train
-    from slimformer.train.trainer import SlimTrainer  # noqa: F401  (imported before memory is read)
+    from slimformer.train.loop.trainer import SlimTrainer  # noqa: F401  (imported before memory is read)
 
     torch.manual_seed(seed)
     ids = torch.randint(1000, 30000, (batch * steps, length))

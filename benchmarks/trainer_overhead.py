@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from harness import keep, options
 from slimformer import models
 from slimformer.train import TrainingOptions, train
-from slimformer.train.trainer import EpochSampler
+from slimformer.train.loop.sampler import EpochSampler
 
 LIMIT = 1.05
 

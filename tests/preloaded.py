@@ -10,7 +10,7 @@ import transformers.models.bert.modeling_bert
 
 import slimformer.cli
 import slimformer.methods
-import slimformer.train.trainer
+import slimformer.train.loop.trainer
 
 torch.set_num_threads(1)
 __all__ = ["sklearn", "slimformer", "transformers"]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 BENCHMARKS = Path(__file__).parents[1]
 AT_ONCE = 2
-IMPORTS = ("sklearn.metrics", "torch", "transformers.models.bert.modeling_bert", "slimformer.train.trainer")
+IMPORTS = ("sklearn.metrics", "torch", "transformers.models.bert.modeling_bert", "slimformer.train.loop.trainer")
 
 
 def start(script: Path) -> int:

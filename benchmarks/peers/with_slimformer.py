@@ -13,7 +13,7 @@ from slimformer.methods.distill import DistillConfig
 from slimformer.methods.distill.learning import learn
 from slimformer.methods.distill.setup import set_up
 from slimformer.train import TrainingOptions
-from slimformer.train.trainer import SlimTrainer  # noqa: F401 (its imports are no part of the work)
+from slimformer.train.loop.trainer import SlimTrainer  # noqa: F401 (its imports are no part of the work)
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from torch import nn
 
 from slimformer.errors import TrainingError
 from slimformer.train import train
+from slimformer.train.loop.sampler import EpochSampler
 from slimformer.train.recadam import Annealing, RecAdam
-from slimformer.train.trainer import EpochSampler
 from tests.train.test_trainer import collate, features, options, still
 
 

@@ -15,7 +15,7 @@ from slimformer import Anatomy
 from slimformer.errors import TrainingError
 from slimformer.train import Loss, TrainingOptions, train
 from slimformer.train.checkpoints import read_weights, write_weights
-from slimformer.train.trainer import EpochSampler
+from slimformer.train.loop.sampler import EpochSampler
 from slimformer.views import MaskView, QuantizedView, attach, slice_neurons, uniform_scores
 from tests import corpus, zoo
 

@@ -83,9 +83,9 @@ def train(
     """
     from transformers import set_seed
 
+    from slimformer.train.loop.trainer import SlimTrainer
     from slimformer.train.progress import ProgressBar
     from slimformer.train.rehearsal import RehearsedError, Stopwatch, current_rehearsal
-    from slimformer.train.trainer import SlimTrainer
     from slimformer.views import enable_checkpointing
     from slimformer.views.slice import skip_of
 

@@ -1,0 +1,1 @@
+"""The loop of Transformers with what slimformer needs done differently."""
