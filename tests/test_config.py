@@ -35,6 +35,7 @@ VALUES = {
     "best": st.booleans(), "lr_widenings": st.integers(0, 32), "save_every": positive, "log_every": positive,
     "threads": st.integers(1, 64), "tensorboard": text, "store": st.sampled_from(["float32", "half", "bfloat16"]),
     "keep_close": st.sampled_from(["recadam[pull=2000]", "mars", "frobenius[0.5]", "r3f[noise=0.001]:0.5", "supcon:1"]),
+    "shard": st.just(False),  # it excludes `keep_close`; tests/train/test_sharded.py says so
 }  # fmt: skip
 settings = st.fixed_dictionaries({}, optional=VALUES)
 

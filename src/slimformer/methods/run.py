@@ -19,6 +19,7 @@ from slimformer.methods.output import OutputDirectory, is_main
 from slimformer.registry import METHODS
 from slimformer.train.folder import BASE, DIGEST, METHOD
 from slimformer.train.options import CARRIED_OUT
+from slimformer.train.sharding.launching import check_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,7 @@ def _pushed(method: type[Method[Any]], config: Config, options: RunOptions, name
 
 
 def _run(state: Method[Any]) -> RunResult:
+    check_launch(getattr(state.config, "shard", False))
     state.check()
     options, settings = state.options, state.settings
     output = OutputDirectory.of(getattr(state.config, "out", None), state.files)

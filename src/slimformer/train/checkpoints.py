@@ -21,6 +21,7 @@ from slimformer.artifact.provenance import tensors_digest
 from slimformer.artifact.staging import sync, write_file
 from slimformer.errors import ArtifactError, TrainingError
 from slimformer.files import parse_json
+from slimformer.train.sharding.state import divide_like, is_sharded, place, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -129,22 +130,36 @@ def _checkpoints(folder: Path) -> list[Path]:
     return [path for path in paths if path.is_dir() and not path.is_symlink()]
 
 
-def write_weights(model: nn.Module, path: Path, metadata: dict[str, str] | None = None, *, summed: bool = True) -> None:
+def write_weights(
+    model: nn.Module,
+    path: Path,
+    metadata: dict[str, str] | None = None,
+    *,
+    summed: bool = True,
+    writes: bool = True,
+) -> None:
     """Write a model's state to a file, whole or not at all; a tensor that is shared is written once.
+
+    Where each process holds a part of the model, all call it together, and one writes.
 
     Args:
         model: The model.
         path: The file.
         metadata: What to note beside the weights.
         summed: Whether the file has a sum of its own; in a checkpoint the seal has one of every file.
+        writes: Whether this process is the one that writes.
     """
     seen: set[tuple[int, tuple[int, ...]]] = set()
     tensors: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
-        key = (tensor.data_ptr(), tuple(tensor.shape))
-        if tensor.numel() == 0 or key not in seen:
+        key = place(tensor)
+        # Gathered by all alike, also what turns out to be shared: of a small tensor a process may hold nothing.
+        full = whole(tensor)
+        if writes and (tensor.numel() == 0 or key not in seen):
             seen.add(key)
-            tensors[name] = tensor.detach().contiguous()
+            tensors[name] = (full.cpu() if is_sharded(tensor) else full.detach()).contiguous()
+    if not writes:
+        return
     draft = path.with_suffix(".tmp")
     own_sum = {SUM: tensors_digest(tensors)} if summed else {}
     try:
@@ -163,14 +178,14 @@ def read_weights(model: nn.Module, path: Path, *, summed: bool = True) -> None:
     if summed and expected != tensors_digest(stored):
         raise TrainingError(f"the weights in `{path}` are not what was written; remove `{path.parent}` to start anew")
     state = model.state_dict()
-    pointers = {(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items() if name in stored}
+    places = {place(tensor) for name, tensor in state.items() if name in stored}
     for name, tensor in state.items():
-        if name not in stored and (tensor.data_ptr(), tuple(tensor.shape)) not in pointers:
+        if name not in stored and place(tensor) not in places:
             raise TrainingError(f"`{path}` lacks `{name}`; it belongs to another model: remove it and start anew")
     unknown = sorted(stored.keys() - state.keys())
     if unknown:
         raise TrainingError(f"`{path}` holds `{unknown[0]}`, which this model has not; remove it and start anew")
-    model.load_state_dict(stored, strict=False)
+    model.load_state_dict({name: divide_like(tensor, state[name]) for name, tensor in stored.items()}, strict=False)
 
 
 def read_metadata(path: Path, *expected: str) -> dict[str, str]:

@@ -10,7 +10,9 @@ from slimformer.config import Epochs, Positive, PositiveNumber, Threads, Weight
 from slimformer.train.rates import RateOptions
 
 #: Settings that say how a run is carried out and not what it computes: it may be resumed with others.
-CARRIED_OUT = frozenset({"accumulation", "gradient_checkpointing", "save_every", "log_every", "threads", "tensorboard"})
+CARRIED_OUT = frozenset(
+    {"accumulation", "gradient_checkpointing", "shard", "save_every", "log_every", "threads", "tensorboard"}
+)
 
 
 class StepOptions(RateOptions):
@@ -38,6 +40,10 @@ class StepOptions(RateOptions):
     seed: int = Field(0, ge=0, le=2**32 - 1, description="Seed of the order of examples, dropout and new weights.")
     bf16: bool = Field(False, description="Compute in bfloat16 where it is safe; weights stay in float32.")
     gradient_checkpointing: bool = Field(False, description="Recompute activations to save memory.")
+    shard: bool = Field(
+        False,
+        description="Divide weights, gradients and optimizer over the processes (FSDP2); else each keeps all.",
+    )
     save_every: Positive = Field(500, description="Steps between checkpoints for `--resume`.")
     log_every: Positive = Field(10, description="Steps between progress lines.")
     threads: Threads | None = Field(None, description="CPU threads; by default what PyTorch chooses.")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import TrainingError
-from slimformer.files import as_path
 from slimformer.train import checkpoints
 from slimformer.train.folder import writing
 from slimformer.train.objective import SteppedObjective
+from slimformer.train.sharding.launching import check_launch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,6 +86,7 @@ def train(
     from slimformer.train.loop.trainer import SlimTrainer
     from slimformer.train.progress import ProgressBar
     from slimformer.train.rehearsal import RehearsedError, Stopwatch, current_rehearsal
+    from slimformer.train.sharding.sharded import shard
     from slimformer.views import enable_checkpointing
     from slimformer.views.slice import skip_of
 
@@ -106,6 +107,7 @@ def train(
         collate = taken.counted(collate)
     with surroundings(options.threads), _own_forward(model):
         set_seed(options.seed)
+        sharded = shard(model, arguments.device) if options.shard and arguments.world_size > 1 else None
         trainer = SlimTrainer(
             model=model,
             args=arguments,
@@ -119,6 +121,7 @@ def train(
             greater_is_better=greater_is_better,
             lengths=lengths if options.group_by_length else None,
             callbacks=callbacks,
+            sharded=sharded,
             optimizer_cls_and_kwargs=None
             if optimizer is None
             else (optimizer[0], {**_rates(arguments), **optimizer[1]}),
@@ -139,6 +142,8 @@ def train(
         if rehearsal is not None and folder == rehearsal.folder:
             raise RehearsedError
         noted = trainer.load_best()
+        if sharded is not None:
+            sharded.undo()
     steps = trainer.state.global_step
     return Trained(
         log=list(trainer.state.log_history),
@@ -168,7 +173,7 @@ def _callbacks(
     if not quiet:
         callbacks.append(progress.ProgressBar() if sys.stderr.isatty() else progress.ProgressLines())
     if options.tensorboard is not None:
-        callbacks.append(_tensorboard(options.tensorboard))
+        callbacks.append(progress.tensorboard(options.tensorboard))
     return callbacks
 
 
@@ -214,6 +219,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
     import torch
     from transformers import TrainingArguments
 
+    check_launch(options.shard)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     parts = world * options.accumulation
     if options.batch_size % parts:
@@ -270,22 +276,6 @@ def _use_one_gpu(arguments: Any, quiet: bool) -> None:
                 f"of {count} GPUs one is used; `accelerate launch --multi_gpu --num_processes {count} -m slimformer …` "
                 "uses them all"
             )
-
-
-def _tensorboard(folder: str) -> Any:
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise TrainingError("`--tensorboard` needs the package `tensorboard`; run: pip install tensorboard") from error
-    try:
-        return TensorBoardCallback(SummaryWriter(str(as_path(folder))))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TrainingError(
-            f"`--tensorboard` is `{folder}`, which cannot be written: {reason}; choose another"
-        ) from error
 
 
 def _remove_printers(trainer: Any) -> None:

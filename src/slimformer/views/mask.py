@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -149,6 +149,12 @@ class ScheduledMask(MaskView):
             scores = self._drawn(float(self.progress))
             return binarize(scores, self._threshold(scores, self._share(), exact=False))
         return self.final_bits()
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch between both modes; what a run would end with is worked out anew after it."""
+        # Scores of which each process holds a part change without their version being counted.
+        self._settled = None
+        return super().train(mode)
 
     def final_bits(self) -> Tensor:
         """The bits the run would end with now: one per score, or one per group; at least one of a unit is kept."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
 
 from slimformer.errors import ConfigError
 from slimformer.tasks.options import BaseOptions, StoreOptions, TaskOptions
@@ -30,6 +32,15 @@ class FinetuneConfig(TrainingOptions, TaskOptions, BaseOptions, StoreOptions):
             return str(read_baseline(value))
         except ConfigError as error:
             raise ValueError(str(error)) from error
+
+    @model_validator(mode="after")
+    def _weights_are_whole(self) -> Self:
+        if self.shard and self.keep_close is not None:
+            raise ValueError(
+                f"`keep_close` is `{self.keep_close}`, which compares weights with the base's, and with `shard` no "
+                "process has all of them; leave out one of both"
+            )
+        return self
 
     @property
     def plans_ahead(self) -> bool:

@@ -258,6 +258,15 @@ class QuantizeConfig(NumberOptions, KnowledgeOptions, TrainingOptions, TaskOptio
         settings = {name: getattr(self, name) for name in StepOptions.model_fields}
         return TrainingOptions.make({**settings, "max_steps": self.max_steps or LESSONS})
 
+    @model_validator(mode="after")
+    def _gradients_are_whole(self) -> Self:
+        if self.shard and self.balance == "auto":
+            raise ValueError(
+                "`balance` is `auto`, which looks at gradients of whole weights, and with `shard` no process has "
+                "them; give `beta`, or leave out `shard`"
+            )
+        return self
+
     @property
     def keeps_dropout(self) -> bool:
         """Whether the model's dropout stays while it learns; the published code leaves it in."""

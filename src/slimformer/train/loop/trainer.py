@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils.data import SequentialSampler
 from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from slimformer.errors import DivergenceError, TrainingError
 from slimformer.objectives.terms.predictions import count_labels, shifts_labels
@@ -19,6 +20,7 @@ from slimformer.train import checkpoints
 from slimformer.train.checkpoints import read_metadata, read_weights, write_weights
 from slimformer.train.loop.sampler import EpochSampler
 from slimformer.train.objective import CountedObjective
+from slimformer.train.sharding.state import load_optimizer, read_optimizer, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from slimformer.objectives import Loss
     from slimformer.train.objective import Objective
+    from slimformer.train.sharding.sharded import Sharded
 
 WEIGHTS = "weights.safetensors"
 BEST = "best.safetensors"
@@ -45,6 +48,7 @@ class SlimTrainer(Trainer):
         primary: The metric that decides which weights are best; None to keep the last ones.
         greater_is_better: Whether more of it is better.
         lengths: Lengths of the examples, to group them by.
+        sharded: The model's division over processes; None where each holds all of it.
         arguments: Whatever `transformers.Trainer` takes.
     """
 
@@ -57,9 +61,14 @@ class SlimTrainer(Trainer):
         primary: str | None = None,
         greater_is_better: bool = True,
         lengths: list[int] | None = None,
+        sharded: Sharded | None = None,
         **arguments: Any,
     ) -> None:
+        self.sharded = sharded
         super().__init__(**arguments)
+        # Neither Transformers nor Accelerate wraps a model then. Said here, as the loop would refuse to save it, which
+        # we do ourselves.
+        self.is_distributed_loading_by_transformers = sharded is not None
         self.objective: Objective | None = objective
         self.items = items
         self.evaluation = evaluation
@@ -148,11 +157,12 @@ class SlimTrainer(Trainer):
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Measure on dev and keep the weights if they are the best so far."""
         assert self.evaluation is not None
-        measured = self.evaluation(self.trained)
+        with nullcontext() if self.sharded is None else self.sharded.assembled():
+            measured = self.evaluation(self.trained)
         metrics = {f"eval_{name}": value for name, value in measured.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if self.primary is not None and self.args.should_save:
+        if self.primary is not None:
             self._keep_if_best(measured)
         return metrics
 
@@ -197,14 +207,21 @@ class SlimTrainer(Trainer):
 
     def _keep_if_best(self, measured: dict[str, float]) -> None:
         score = self.sign * measured[self.primary or ""]
+        # One process decides, and all help to gather: another might have measured a little else.
+        better = [self.args.should_save and self._is_best(score)]
+        if self.sharded is not None:
+            torch.distributed.broadcast_object_list(better)
+        if better[0]:
+            noted = {"step": str(self.state.global_step), "score": repr(score)}
+            write_weights(self.trained, self.folder / BEST, noted, writes=self.args.should_save)
+
+    def _is_best(self, score: float) -> bool:
         path = self.folder / BEST
-        step = self.state.global_step
-        if path.exists():
-            noted = read_metadata(path, "step", "score")
-            # After a kill the file may be ahead of the checkpoint the run went on from; it comes again then.
-            if int(noted["step"]) < step and float(noted["score"]) >= score:
-                return
-        write_weights(self.trained, path, {"step": str(step), "score": repr(score)})
+        if not path.exists():
+            return True
+        noted = read_metadata(path, "step", "score")
+        # After a kill the file may be ahead of the checkpoint the run went on from; it comes again then.
+        return int(noted["step"]) >= self.state.global_step or float(noted["score"]) < score
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Sampler[int] | None:
         data: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -216,7 +233,39 @@ class SlimTrainer(Trainer):
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or self.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        write_weights(self.trained, folder / WEIGHTS, summed=False)
+        write_weights(self.trained, folder / WEIGHTS, summed=False, writes=self.args.should_save)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.sharded is None:
+            return super()._save_optimizer_and_scheduler(output_dir)
+        assert self.optimizer is not None
+        assert self.lr_scheduler is not None
+        state = read_optimizer(self.optimizer)
+        if self.args.should_save:
+            torch.save(state, Path(output_dir) / OPTIMIZER_NAME)
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / SCHEDULER_NAME)
+        return None
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if self.sharded is None or checkpoint is None:
+            return super()._load_optimizer_and_scheduler(checkpoint)
+        optimizer, scheduler = (
+            torch.load(Path(checkpoint) / name, map_location="cpu", weights_only=True)
+            for name in (OPTIMIZER_NAME, SCHEDULER_NAME)
+        )
+        assert self.optimizer is not None
+        assert self.lr_scheduler is not None
+        load_optimizer(self.optimizer, optimizer)
+        self.lr_scheduler.load_state_dict(scheduler)
+        return None
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm as a number of all processes together."""
+        return whole(super()._get_grad_norm(model, grad_norm))  # type: ignore[no-untyped-call]
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        if self.sharded is None:  # else its parts lie there already
+            super()._move_model_to_device(model, device)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         checkpoint = self.folder / f"{checkpoints.PREFIX}{self.state.global_step}"
