@@ -25,6 +25,7 @@ from slimformer.train.sharding.sharded import HOOKS, shard
 from slimformer.train.sharding.state import is_sharded, load_optimizer, place, read_optimizer
 from slimformer.views import MaskView, QuantizedView, ScheduledMask, attach, uniform_scores
 from tests import zoo
+from tests.parameters import slow
 
 CPU = torch.device("cpu")
 
@@ -192,3 +193,22 @@ def test_a_model_is_not_divided_by_others(name, shard, monkeypatch):
     monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
     with pytest.raises(TrainingError, match=f"`ACCELERATE_USE_{name}` is `true`"):
         check_launch(shard)
+
+
+@pytest.mark.parametrize("family", slow(zoo.FAMILIES, but=("bert", "vit_mae")))
+def test_every_family_computes_the_same(family, alone):
+    """Blocks by themselves, and all else with the whole, whatever the family is made of."""
+    model, twin = (zoo.build(family).eval() for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    inputs, optimizers = zoo.inputs_for(family), []
+    sharded = shard(model, CPU)
+    for each in (model, twin):
+        optimizers.append(torch.optim.SGD(each.parameters(), lr=1e-2))
+        for _ in range(2):
+            torch.manual_seed(0)  # a masked autoencoder draws what it hides
+            each(**inputs).last_hidden_state.square().mean().backward()
+            optimizers[-1].step()
+            optimizers[-1].zero_grad()
+    sharded.undo()
+    for name, weight in twin.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], weight, rtol=0, atol=1e-6, msg=name)
