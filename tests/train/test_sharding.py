@@ -105,9 +105,14 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results(place):
-    """All runs, by name: what one process computes, what two do, and what one does that goes on with what two began."""
-    alone = finish(start(1, place, [(f"{method}-alone", {}, None) for method in METHODS]))
+def alone(place):
+    """What one process computes, by name."""
+    return finish(start(1, place, [(f"{method}-alone", {}, None) for method in METHODS]))
+
+
+@pytest.fixture(scope="module")
+def results(place, alone):
+    """That, what two processes compute, and what one does that goes on with what two began."""
     whole = [(f"{method}-{layout}", more, None) for layout, more in LAYOUTS.items() for method in METHODS]
     begun = [(f"{method}-{layout}-resumed", more, 4) for layout, more in LAYOUTS.items() for method in RESUMED]
     together = finish(start(2, place, [*whole, *begun]))
@@ -136,7 +141,7 @@ def test_two_processes_end_with_the_weights_of_one(layout, method, place, result
     assert len(one["curve"]) == 8
     assert two["curve"] == pytest.approx(one["curve"], abs=1e-5)
     compare(place, f"{method}-alone", f"{method}-{layout}")
-    figures = "losses" if method in ("distill", "adapt") else "metrics"
+    figures = "losses" if method == "distill" else "metrics"
     assert two[figures] == pytest.approx(one[figures], abs=1e-4)
 
 
@@ -151,7 +156,7 @@ def test_one_process_goes_on_with_twice_the_parts_of_a_batch(layout, method, pla
 
 
 @pytest.mark.slow
-def test_killed_with_parts_on_each_process(place, results):
+def test_killed_with_parts_on_each_process(place, alone):
     """The same after a real kill in the middle of a step, of scores that lie on masks."""
     started = start(2, place, [("mask-killed", {"shard": True}, None)])
     while not list((place / "mask-killed.training").glob("checkpoint-[3-6]/sealed.json")):
