@@ -88,7 +88,7 @@ Input images_of(const Encoder& encoder, const Array<float, 3>& patches, std::vec
     const Embeddings& embeddings = encoder.embeddings();
     need(embeddings.images, "images for a model of texts");
     const int longest = encoder.shape().longest;
-    need(patches.shape(0) >= 1 && patches.shape(0) < std::min(1 << 20, kMost / longest), "1 image or more, and fewer of them");
+    need(patches.shape(0) >= 1 && patches.shape(0) < std::min(1u << 20, static_cast<unsigned>(kMost / longest)), "1 image or more, and fewer of them");
     need(static_cast<int>(patches.shape(1)) == longest - embeddings.words.rows &&
              static_cast<int>(patches.shape(2)) == embeddings.projection->inputs(),
          "images of another size");

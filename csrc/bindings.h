@@ -97,12 +97,16 @@ class WithoutLock {
     PyThreadState* const state_;
 };
 
-// Memory for an array of NumPy, which owns it.
+// Memory for arrays of NumPy, of which the last one frees it.
+template <class Number>
+nb::capsule new_memory(std::size_t count) {
+    return nb::capsule(new Number[count], [](void* each) noexcept { delete[] static_cast<Number*>(each); });
+}
+
 template <class Number>
 nb::ndarray<nb::numpy, Number, nb::ndim<2>> new_array(std::size_t rows, std::size_t columns) {
-    Number* memory = new Number[rows * columns];
-    nb::capsule owner(memory, [](void* each) noexcept { delete[] static_cast<Number*>(each); });
-    return {memory, {rows, columns}, owner};
+    const nb::capsule owner = new_memory<Number>(rows * columns);
+    return {static_cast<Number*>(owner.data()), {rows, columns}, owner};
 }
 
 inline Answer make_answer(std::size_t rows, std::size_t columns) { return new_array<float>(rows, columns); }

@@ -66,6 +66,13 @@ void Workspace::hold(const Stack& stack, std::size_t tokens, int threads, std::s
         if (each.size() < bytes) each.resize(bytes);
 }
 
+std::size_t Workspace::bytes() const {
+    std::size_t sum = rows.bytes() + wide_rows.bytes() + bytes_of(pass.tiles);
+    for (const Memory<float>* each : {&hidden, &normed, &wide, &gated, &context, &pass.columns}) sum += bytes_of(*each);
+    for (const auto& each : scratch) sum += bytes_of(each);
+    return sum;
+}
+
 void check_starts(const std::int32_t* starts, int sequences, int longest) {
     if (starts[0] != 0) throw InputError("a first sequence that does not begin at 0");
     for (int i = 0; i < sequences; i++) {

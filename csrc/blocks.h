@@ -51,6 +51,11 @@ inline void grow(Memory<float>& floats, std::size_t size) {
     if (floats.size() < size) floats.resize(size);
 }
 
+template <class Numbers>
+std::size_t bytes_of(const Numbers& numbers) {
+    return numbers.capacity() * sizeof(typename Numbers::value_type);
+}
+
 // Memory of one forward.
 struct Workspace {
     Memory<float> hidden, normed, wide, gated, context;
@@ -60,10 +65,12 @@ struct Workspace {
 
     // `bytes` are what a thread needs besides that of the matrices.
     void hold(const Stack& stack, std::size_t tokens, int threads, std::size_t bytes);
+    // What it takes up.
+    std::size_t bytes() const;
 };
 
-// Memory of forwards that are over, for the next ones; each forward has one of its own. No lock is held, so that a
-// process that is forked meanwhile finds none.
+// Memory of forwards that are over, for the next ones, which need none of their own then; each has one to itself. No lock
+// is held, so that a process that is forked meanwhile finds none.
 template <class Kind>
 class Kept {
    public:
@@ -76,25 +83,31 @@ class Kept {
 
     std::unique_ptr<Kind> take() {
         for (auto& each : kept_)
-            if (Kind* work = each.exchange(nullptr)) return std::unique_ptr<Kind>(work);
+            if (std::unique_ptr<Kind> work{each.exchange(nullptr)}) {
+                bytes_ -= work->bytes();
+                return work;
+            }
         return std::make_unique<Kind>();
     }
 
     void keep(std::unique_ptr<Kind> work) {
-        if (work->wide.size() > kMostKept) return;
-        for (auto& each : kept_) {
-            Kind* none = nullptr;
-            if (each.compare_exchange_strong(none, work.get())) {
-                work.release();
-                return;
+        const std::size_t bytes = work->bytes();
+        if (bytes_.fetch_add(bytes) + bytes <= kMostBytes)
+            for (auto& each : kept_) {
+                Kind* none = nullptr;
+                if (each.compare_exchange_strong(none, work.get())) {
+                    work.release();
+                    return;
+                }
             }
-        }
+        bytes_ -= bytes;
     }
 
    private:
     static constexpr int kCount = 8;
-    static constexpr std::size_t kMostKept = 1 << 24;  // floats of the widest part
+    static constexpr std::size_t kMostBytes = 1 << 28;  // of all together: what BERT-base needs for 12,000 tokens
     std::atomic<Kind*> kept_[kCount] = {};
+    std::atomic<std::size_t> bytes_{0};
 };
 
 // Refuses sequences that begin anywhere but where the one before ends.

@@ -48,6 +48,8 @@ struct Decoder::Space : Workspace {
         grow(last, static_cast<std::size_t>(input.answers()) * shape.hidden);
         rounded.hold(input.answers(), shape.hidden);
     }
+
+    std::size_t bytes() const { return Workspace::bytes() + bytes_of(last) + rounded.bytes(); }
 };
 
 Decoder::Decoder(Shape shape, Table words, float scale)

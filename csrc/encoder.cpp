@@ -15,7 +15,11 @@ void Head::add(HeadLayer layer, int hidden) {
 
 struct Encoder::Space : Workspace {
     Memory<float> narrow, pooled[2];
+    RoundedRows pooled_rows;
     std::vector<std::int32_t> positions;  // of each token
+    Mixture mixture;
+    std::vector<int> masks;  // of each matrix
+    std::vector<MaskedRows> masked;  // of a layer of a head: all of its rows
 
     void hold(const Encoder& encoder, const Input& input, int threads) {
         const Embeddings& embeddings = encoder.embeddings_;
@@ -36,6 +40,35 @@ struct Encoder::Space : Workspace {
         for (const bool rounded : {false, true})
             bytes = std::max(bytes, HeadScratch(nullptr, longest, encoder.shape().width(), rounded).bytes);
         Workspace::hold(encoder.stack_, count, threads, bytes);
+    }
+
+    // What a head needs for all sequences, however many of them are asked for at once. No thread needs it meanwhile.
+    void hold_head(const Head& head, const Input& input, int width) {
+        const std::size_t count = head.pooling == Pooling::tokens ? input.tokens() : input.sequences;
+        grow(pooled[0], count * width);
+        int here = 0;
+        for (const HeadLayer& layer : head.layers) {
+            const Matrix& matrix = *layer.matrix;
+            grow(pooled[here = 1 - here], count * matrix.outputs());
+            if (layer.mask != nullptr) pass.hold(matrix, parts_of(static_cast<int>(count), kLanes));
+            if (matrix.rounds()) pooled_rows.hold(count, matrix.inputs());
+            if (scratch[0].size() < matrix.scratch()) scratch[0].resize(matrix.scratch());
+        }
+    }
+
+    // Room for as many parts as sequences and passes can make.
+    void hold_parts(const Input& input, std::size_t matrices) {
+        const std::size_t tiles = parts_of(input.tokens(), kLanes) + input.sequences;
+        mixture.matrices.resize(matrices);
+        for (auto& parts : mixture.matrices) parts.clear(), parts.reserve(input.sequences + tiles / kTilesOfPass + 1);
+        masks.assign(matrices, 0);
+    }
+
+    std::size_t bytes() const {
+        std::size_t sum = Workspace::bytes() + pooled_rows.bytes() + bytes_of(positions);
+        for (const Memory<float>* each : {&narrow, &pooled[0], &pooled[1]}) sum += bytes_of(*each);
+        for (const auto& parts : mixture.matrices) sum += bytes_of(parts);
+        return sum;
     }
 };
 
@@ -173,26 +206,24 @@ void Encoder::check(const Task& task) const {
             if (const Mask* mask = task.blocks[i].of[part].get()) mask->check(stack_.blocks[i].matrix(static_cast<Part>(part)));
 }
 
-Mixture Encoder::mix(const Input& input, const Task* const* tasks, Space& space) const {
-    Mixture mixture;
-    mixture.matrices.resize(stack_.blocks.size() * kBlockMatrices);
-    std::vector<bool> masked(mixture.matrices.size());
+void Encoder::mix(const Input& input, const Task* const* tasks, Space& space) const {
+    space.hold_parts(input, stack_.blocks.size() * kBlockMatrices);
+    std::vector<std::vector<MaskedRows>>& matrices = space.mixture.matrices;
     for (int first = 0, last; first < input.sequences; first = last) {
         for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
         check(*tasks[first]);
-        for (std::size_t i = 0; i < masked.size(); i++) {
+        for (std::size_t i = 0; i < matrices.size(); i++) {
             const Mask* const mask = tasks[first]->blocks[i / kBlockMatrices].of[i % kBlockMatrices].get();
-            add_rows(mixture.matrices[i], input.starts[first], input.starts[last], mask);
-            masked[i] = masked[i] || mask != nullptr;
+            add_rows(matrices[i], input.starts[first], input.starts[last], mask);
+            space.masks[i] += mask != nullptr;
         }
     }
-    for (std::size_t i = 0; i < masked.size(); i++) {
-        if (masked[i])
+    for (std::size_t i = 0; i < matrices.size(); i++) {
+        if (space.masks[i] > 0)
             space.pass.hold(stack_.blocks[i / kBlockMatrices].matrix(static_cast<Part>(i % kBlockMatrices)), kTilesOfPass);
         else
-            mixture.matrices[i].clear();
+            matrices[i].clear();
     }
-    return mixture;
 }
 
 void Encoder::forward(const Kernels& kernels, Pool& pool, int threads, const Input& input, Space& space,
@@ -213,6 +244,7 @@ void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& 
     const StandardFloats floats;
     std::unique_ptr<Space> space = kept_.take();
     forward(kernels, pool, threads, input, *space, nullptr);
+    space->hold_head(head_, input, shape().hidden);
     answer(kernels, input, *space, head_, 0, input.sequences, out);
     kept_.keep(std::move(space));
 }
@@ -223,10 +255,11 @@ void Encoder::run(const Kernels& kernels, Pool& pool, int threads, const Input& 
     check(input);
     const StandardFloats floats;
     std::unique_ptr<Space> space = kept_.take();
-    const Mixture mixture = mix(input, tasks, *space);
-    forward(kernels, pool, threads, input, *space, &mixture);
+    mix(input, tasks, *space);
+    forward(kernels, pool, threads, input, *space, &space->mixture);
     for (int first = 0, last; first < input.sequences; first = last) {
         for (last = first + 1; last < input.sequences && tasks[last] == tasks[first];) last++;
+        space->hold_head(tasks[first]->head, input, shape().hidden);
         out += answer(kernels, input, *space, tasks[first]->head, first, last, out);
     }
     kept_.keep(std::move(space));
@@ -239,7 +272,6 @@ std::size_t Encoder::answer(const Kernels& kernels, const Input& input, Space& s
     const bool tokens = head.pooling == Pooling::tokens;
     const int count = tokens ? input.starts[last_sequence] - begin : last_sequence - first_sequence;
     Memory<float>* pooled = space.pooled;
-    grow(pooled[0], static_cast<std::size_t>(count) * hidden);
     for (int i = 0; i < count; i++) {
         float* to = pooled[0].data() + static_cast<std::size_t>(i) * hidden;
         const int first = tokens ? begin + i : input.starts[first_sequence + i];
@@ -255,22 +287,16 @@ std::size_t Encoder::answer(const Kernels& kernels, const Input& input, Space& s
     int here = 0;
     for (const HeadLayer& layer : head.layers) {
         const Matrix& matrix = *layer.matrix;
-        grow(pooled[1 - here], static_cast<std::size_t>(count) * matrix.outputs());
         const float* from = pooled[here].data();
         float* to = pooled[1 - here].data();
-        RoundedRows rounded;
-        if (matrix.rounds()) {
-            rounded.hold(count, matrix.inputs());
-            kernels.quantize(from, count, matrix.inputs(), rounded.view(), 0, parts_of(count, kRows));
-        }
-        Memory<std::uint8_t> scratch(matrix.scratch());
+        std::uint8_t* const scratch = space.scratch[0].data();
+        const QuantizedRows rounded = space.pooled_rows.view();
+        if (matrix.rounds()) kernels.quantize(from, count, matrix.inputs(), rounded, 0, parts_of(count, kRows));
         if (layer.mask != nullptr) {
-            const std::vector<MaskedRows> rows = {{0, count, 0, layer.mask.get()}};
-            PassMemory memory;
-            memory.hold(matrix, rows[0].tiles());
-            masked_product(kernels, alone, matrix, rows, from, rounded.view(), layer.activation, memory, to, scratch.data());
+            space.masked.assign(1, {0, count, 0, layer.mask.get()});
+            masked_product(kernels, alone, matrix, space.masked, from, rounded, layer.activation, space.pass, to, scratch);
         } else {
-            matrix.product(kernels, alone, from, rounded.view(), count, layer.activation, to, scratch.data());
+            matrix.product(kernels, alone, from, rounded, count, layer.activation, to, scratch);
         }
         if (layer.norm) kernels.norm(to, nullptr, matrix.outputs(), layer.norm.view(), to, 0, count);
         here = 1 - here;

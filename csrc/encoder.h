@@ -84,13 +84,12 @@ class Encoder {
 
     void check(const Input& input) const;
     void check(const Task& task) const;
-    // Which rows belong to which task.
-    Mixture mix(const Input& input, const Task* const* tasks, Space& space) const;
+    // Which rows belong to which task, in `space`.
+    void mix(const Input& input, const Task* const* tasks, Space& space) const;
     void forward(const Kernels& kernels, Pool& pool, int threads, const Input& input, Space& space, const Mixture* mixture) const;
     void embed(const Forward& forward, const Input& input, Space& space) const;
     void attend(const Forward& forward, const Block& block) const;
-    // Pooling and head for sequences `first` to `last`: little work, which one thread does outside the parallel region,
-    // since it may need memory. Returns how many floats there are.
+    // Pooling and head for sequences `first` to `last`: little work, which one thread does. Returns how many floats there are.
     std::size_t answer(const Kernels& kernels, const Input& input, Space& space, const Head& head, int first, int last,
                        float* out) const;
 

@@ -81,6 +81,7 @@ class RoundedRows {
         if (scales_.size() < rows) scales_.resize(rows), sums_.resize(rows);
     }
     QuantizedRows view() { return {values_.data(), scales_.data(), sums_.data()}; }
+    std::size_t bytes() const { return values_.capacity() + 4 * (scales_.capacity() + sums_.capacity()); }
 
    private:
     Memory<std::int8_t> values_;

@@ -35,32 +35,33 @@ Answer multiply_tasks(const Matrix& matrix, const Array<float, 2>& x, const Arra
     return out;
 }
 
-// The answers of each sequence: a row, or one for each of its tokens.
+// The answers of each sequence: a row, or one for each of its tokens. All lie in one piece of memory.
 std::vector<Answer> answer(const Encoder& encoder, const Input& input, const std::vector<std::shared_ptr<Task>>& tasks,
                            int threads, const std::string& isa) {
     need(tasks.size() == static_cast<std::size_t>(input.sequences), "a task for each sequence");
     check_starts(input.starts, input.sequences, encoder.shape().longest);
     const Kernels& kernels = kernels_of(isa);
     std::vector<const Task*> each;
-    std::vector<Answer> answers;
+    std::vector<std::size_t> rows;
     std::size_t count = 0;
     for (int i = 0; i < input.sequences; i++) {
         need(tasks[i] != nullptr, "a task for each sequence");
         const Head& head = tasks[i]->head;
-        const int rows = head.pooling == Pooling::tokens ? input.starts[i + 1] - input.starts[i] : 1;
         each.push_back(tasks[i].get());
-        answers.push_back(make_answer(rows, head.outputs(tasks[i]->hidden)));
-        count += answers.back().size();
+        rows.push_back(head.pooling == Pooling::tokens ? input.starts[i + 1] - input.starts[i] : 1);
+        count += rows.back() * head.outputs(tasks[i]->hidden);
     }
-    Memory<float> out(count);
+    const nb::capsule owner = new_memory<float>(count);
+    float* out = static_cast<float*>(owner.data());
     {
         const WithoutLock unlocked;
-        encoder.run(kernels, pool(), threads, input, each.data(), out.data());
+        encoder.run(kernels, pool(), threads, input, each.data(), out);
     }
-    const float* from = out.data();
-    for (const Answer& to : answers) {
-        std::copy_n(from, to.size(), to.data());
-        from += to.size();
+    std::vector<Answer> answers;
+    for (int i = 0; i < input.sequences; i++) {
+        const std::size_t columns = each[i]->head.outputs(each[i]->hidden);
+        answers.push_back(Answer(out, {rows[i], columns}, owner));
+        out += rows[i] * columns;
     }
     return answers;
 }

@@ -36,7 +36,7 @@ Pool::~Pool() {
     for (std::thread& worker : workers_) worker.join();
 }
 
-void Pool::run(int threads, const std::function<void(Team&, int)>& work) {
+void Pool::run(int threads, const Work& work) {
     const StandardFloats floats;
     if (threads > this->threads()) threads = this->threads();
     std::unique_lock<std::mutex> alone(busy_, std::defer_lock);
@@ -69,7 +69,7 @@ void Pool::serve(int number) {
         if (over_) return;
         seen = round_;
         if (number >= team_->threads()) continue;
-        const auto& work = *work_;
+        const Work& work = *work_;
         Team& team = *team_;
         lock.unlock();
         work(team, number);

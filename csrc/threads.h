@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cfenv>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -65,16 +64,28 @@ class Pool {
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
     // Runs `work(team, thread)` on up to `threads` threads, this one among them as thread 0.
-    void run(int threads, const std::function<void(Team&, int)>& work);
+    template <class Call>
+    void run(int threads, const Call& call) {
+        run(threads, Work{&call, [](const void* of, Team& team, int thread) { (*static_cast<const Call*>(of))(team, thread); }});
+    }
 
    private:
+    // What is called, which its caller holds: nothing is copied, so that no memory is needed.
+    struct Work {
+        const void* of;
+        void (*call)(const void* of, Team& team, int thread);
+
+        void operator()(Team& team, int thread) const { call(of, team, thread); }
+    };
+
+    void run(int threads, const Work& work);
     void serve(int number);
 
     std::vector<std::thread> workers_;
     std::mutex busy_;
     std::mutex mutex_;
     std::condition_variable changed_;
-    const std::function<void(Team&, int)>* work_ = nullptr;
+    const Work* work_ = nullptr;
     Team* team_ = nullptr;
     unsigned round_ = 0;
     int running_ = 0;
