@@ -1,7 +1,7 @@
 """Packed weights in ordinary models of torch: operators that multiply with them and look rows up in them as they are.
 
 Importing this package registers `torch.ops.slimformer.linear`, `embedding` and `codes`; where slimformer was installed
-without its kernels they are not there, and weights are expanded.
+without its kernels, or they are switched off, weights are expanded, which a warning says once.
 """
 
 from slimformer.operators.coverage import Coverage, coverage

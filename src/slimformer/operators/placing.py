@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +14,15 @@ from torch import Tensor, nn
 from slimformer.errors import FormatError
 from slimformer.operators.modules import CLASSES, ROUNDING
 from slimformer.operators.panels import panels_of, refusal
-from slimformer.operators.registered import are_here
 from slimformer.operators.tensor import PackedTensor
+from slimformer.runtime.native import absence
 from slimformer.views.packed import packed_of, set_packed
 from slimformer.views.rounding import RoundsInput
 
 if TYPE_CHECKING:
     from slimformer.formats import PackedWeight
+
+_logger = logging.getLogger("slimformer.operators")
 
 
 @torch.no_grad()
@@ -27,12 +31,21 @@ def hold_packed(packed: PackedWeight, dtype: torch.dtype) -> tuple[PackedWeight,
 
     The first holds the memory of the second, so that there is one copy of the codes.
     """
-    if not are_here() or not dtype.is_floating_point or refusal(packed) is not None:
+    if not dtype.is_floating_point or refusal(packed) is not None:
+        return None
+    reason = absence()
+    if reason is not None:
+        _tell_expanded(reason)
         return None
     panels = panels_of(packed)
     # Whoever asks for its gradient gets it, and floats with it; a forward alone is to need neither.
     weight = nn.Parameter(PackedTensor.of(panels, packed.transposed, dtype), requires_grad=False)
     return replace(packed, held=panels), weight
+
+
+@cache  # a line for a process, not for each weight
+def _tell_expanded(reason: str) -> None:
+    _logger.warning("packed weights are expanded to floats: %s", reason)
 
 
 def give_operators(model: nn.Module) -> None:

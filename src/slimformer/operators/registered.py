@@ -33,7 +33,7 @@ Weight = tuple[Tensor, Tensor, int, int, list[int], int]
 
 
 def are_here() -> bool:
-    """Whether the operators can compute: they need the native kernels."""
+    """Whether the operators can compute: they need the native kernels, and that these are not switched off."""
     return is_built()
 
 
