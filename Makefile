@@ -9,7 +9,7 @@ export HF_HUB_OFFLINE ?= 1
 # Tests start many processes: each would compile the package anew, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick lint types layers unit docs fuzz fuzz-engine corrupt bench-tiny wheels format clean
+.PHONY: demo test quick lint types layers unit unit-torch docs fuzz fuzz-engine corrupt bench-tiny wheels format clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.demo
@@ -35,6 +35,10 @@ layers: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The same without the kernels, where torch computes all; what needs them is skipped.
+unit-torch: $(VENV)/.dev
+	SLIMFORMER_ISA=none $(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: $(VENV)/.dev
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
