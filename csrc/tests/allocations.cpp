@@ -107,7 +107,6 @@ class Draw {
     }
 
     SharedMask mask(const Matrix& matrix) {
-        if (matrix.rounds()) return nullptr;
         std::vector<std::uint8_t> kept(static_cast<std::size_t>(matrix.outputs()) * matrix.inputs());
         for (std::uint8_t& each : kept) each = below(20) > 0;
         return std::make_shared<Mask>(matrix.outputs(), matrix.inputs(), kept.data());
