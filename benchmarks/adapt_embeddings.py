@@ -21,17 +21,15 @@ from __future__ import annotations
 import ast
 import csv
 import hashlib
-import json
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harness import RESULTS, training_options
-from harness.pieces import OutOfTimeError, Pieces
+from harness import training_options
+from harness.pieces import Pieces, add_piece_options
 from slimformer import adapt
 from slimformer.inference.embedding import embed
 from slimformer.inference.evaluation import evaluate_on_task
@@ -260,9 +258,7 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Do whatever is not done yet."""
     parser = training_options(__doc__)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
+    add_piece_options(parser, NAME)
     parser.add_argument("--domains", default="news")
     parser.add_argument("--full", action="store_true", help="both domains, three seeds, ten times the steps")
     arguments = parser.parse_args()
@@ -272,18 +268,15 @@ def main() -> None:
     budget = Budget()
     if arguments.full:
         budget, arguments.domains = Budget(steps=10 * budget.steps, head=300, seeds=3, full=True), ",".join(DOMAINS)
+    if arguments.tiny:
+        budget, arguments.domains = Budget(steps=2, head=2, batch=4, pairs=24, tiny=True), "python"
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.tiny:
-            budget = Budget(steps=2, head=2, batch=4, pairs=24, tiny=True)
-            arguments.work, arguments.domains = Path(scratch), "python"
-        try:
-            for domain in arguments.domains.split(","):
-                Table(domain, budget, pieces, arguments).everything()
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-            return
-    print(json.dumps(summary(pieces.done), indent=2))
+
+    def everything() -> None:
+        for domain in arguments.domains.split(","):
+            Table(domain, budget, pieces, arguments).everything()
+
+    pieces.run(everything)
 
 
 if __name__ == "__main__":

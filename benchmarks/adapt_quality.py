@@ -19,17 +19,14 @@ model that was lost is trained again. About 8 hours of one core; two processes w
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from harness import RESULTS, training_options
-from harness.pieces import OutOfTimeError, Pieces
+from harness import training_options
+from harness.pieces import Pieces, add_piece_options
 from slimformer import adapt, finetune
 from slimformer.inference.evaluation import evaluate_on_task
 from slimformer.tasks import get_task
@@ -37,6 +34,7 @@ from slimformer.tasks.options import TaskOptions
 
 if TYPE_CHECKING:
     import argparse
+    from pathlib import Path
 
 NAME = "adapt_quality"
 #: Part by which the loss on held-out text has to fall.
@@ -221,9 +219,7 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Do whatever is not done yet."""
     parser = training_options(__doc__)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
+    add_piece_options(parser, NAME)
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--full", action="store_true", help="three seeds of everything on all tasks, 30 passes")
     arguments = parser.parse_args()
@@ -231,17 +227,15 @@ def main() -> None:
         print(f"skipped: no data at {arguments.data}; give --data")
         return
     budget = Budget(passes=30.0, full=True) if arguments.full else Budget()
+    if arguments.tiny:
+        budget, arguments.tasks = Budget(seeds=1, tiny=True), "citation-intent"
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.tiny:
-            budget, arguments.work, arguments.tasks = Budget(seeds=1, tiny=True), Path(scratch), "citation-intent"
-        try:
-            for task in arguments.tasks.split(","):
-                Table(task, budget, pieces, arguments).everything()
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-            return
-    print(json.dumps(summary(pieces.done), indent=2))
+
+    def everything() -> None:
+        for task in arguments.tasks.split(","):
+            Table(task, budget, pieces, arguments).everything()
+
+    pieces.run(everything)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ times the steps.
 
 from __future__ import annotations
 
-import json
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +28,7 @@ import torch
 import transformers
 
 from harness import RESULTS, training_options
-from harness.pieces import OutOfTimeError, Pieces
+from harness.pieces import Pieces, add_piece_options
 from harness.vision import write_processor, write_smaller
 from slimformer import adapt
 from slimformer.methods.adapt.analysis import Course, Score, picture, write_unlabelled
@@ -307,10 +305,8 @@ def draw(pieces: Pieces, arguments: argparse.Namespace) -> None:
 def main() -> None:
     """Do whatever is not done yet."""
     parser = training_options(__doc__)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    add_piece_options(parser, NAME)
     parser.add_argument("--weights", type=Path, default=None, help="DeiT-tiny, by default beside the data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--full", action="store_true", help="three seeds of everything, four times the steps")
     arguments = parser.parse_args()
@@ -319,15 +315,8 @@ def main() -> None:
         return
     arguments.weights = arguments.weights or arguments.data.parent / "weights" / "deit-tiny-patch16-224"
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.tiny:
-            arguments.work = Path(scratch)
-        try:
-            do_all(pieces, arguments)
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-        draw(pieces, arguments)
-    print(json.dumps(summary(pieces.done), indent=2))
+    pieces.run(lambda: do_all(pieces, arguments))
+    draw(pieces, arguments)
 
 
 def do_all(pieces: Pieces, arguments: argparse.Namespace) -> None:

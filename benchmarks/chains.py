@@ -12,15 +12,13 @@ hours of one core that knows bfloat16 for one seed, with `--bf16`.
 
 from __future__ import annotations
 
-import json
 import statistics
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distill_quality import write_corpus
-from harness import RESULTS, training_options
-from harness.pieces import OutOfTimeError, Pieces
+from harness import training_options
+from harness.pieces import Pieces, add_piece_options
 from slimformer import adapt, artifact, distill, finetune, quantize
 from slimformer.tasks import get_task
 
@@ -216,25 +214,19 @@ def summary(done: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Do whatever is not done yet."""
     parser = training_options(__doc__)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
+    add_piece_options(parser, NAME)
     parser.add_argument("--seeds", default="0")
     arguments = parser.parse_args()
     if not arguments.data.is_dir():
         print(f"skipped: no data at {arguments.data}; give --data")
         return
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.tiny:
-            arguments.work = Path(scratch)
-        try:
-            for seed in map(int, arguments.seeds.split(",")):
-                Chain(seed, pieces, arguments).everything()
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-            return
-    print(json.dumps(summary(pieces.done), indent=2))
+
+    def everything() -> None:
+        for seed in map(int, arguments.seeds.split(",")):
+            Chain(seed, pieces, arguments).everything()
+
+    pieces.run(everything)
 
 
 if __name__ == "__main__":

@@ -21,20 +21,18 @@ import json
 import math
 import random
 import shutil
-import tempfile
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from harness import RESULTS, trained_in, training_options
+from harness import trained_in, training_options
 from harness.language import BATCH, cut_blocks, losses
 from harness.nested import SIZES, TOGETHER, VARIANTS, summary
-from harness.pieces import OutOfTimeError, Pieces
+from harness.pieces import Pieces, add_piece_options
 from slimformer import elastic, load
 from slimformer.artifact.provenance import fingerprint
 from slimformer.methods.elastic.analysis import consistency
@@ -43,6 +41,7 @@ from slimformer.sizes import ORDERS, Allocation, Budget, Costs, Elastic, Predict
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -408,10 +407,8 @@ def shapes(arguments: argparse.Namespace) -> list[Plan]:
 def main() -> None:
     """Do whatever is not done yet."""
     parser = training_options(__doc__)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
+    add_piece_options(parser, NAME)
     parser.add_argument("--rows", default=",".join(ROWS), help="of these, in several processes if you like")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
     parser.add_argument("--full", action="store_true", help="X of 2 million tokens, three seeds, a scaling law")
     arguments = parser.parse_args()
     if not (arguments.data / "imdb").is_dir():
@@ -419,20 +416,17 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        work = Path(scratch) if arguments.tiny else arguments.work
-        write_texts(arguments.data, work, arguments.tiny)
-        try:
-            for plan in plans(arguments):
-                for row in arguments.rows.split(","):
-                    getattr(Table(plan, pieces, work), row)()
-            for plan in shapes(arguments):
-                for variant in VARIANTS:
-                    Table(plan, pieces, work).losses_of(variant)
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-            return
-    print(json.dumps(pieces.summary(pieces.done), indent=2))
+
+    def everything() -> None:
+        write_texts(arguments.data, arguments.work, arguments.tiny)
+        for plan in plans(arguments):
+            for row in arguments.rows.split(","):
+                getattr(Table(plan, pieces, arguments.work), row)()
+        for plan in shapes(arguments):
+            for variant in VARIANTS:
+                Table(plan, pieces, arguments.work).losses_of(variant)
+
+    pieces.run(everything)
 
 
 if __name__ == "__main__":

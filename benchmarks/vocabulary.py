@@ -11,17 +11,14 @@ one core for one seed; `--full` has three.
 
 from __future__ import annotations
 
-import json
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from harness import RESULTS, in_turn, options
-from harness.pieces import OutOfTimeError, Pieces
+from harness import in_turn, options
+from harness.pieces import Pieces, add_piece_options
 from slimformer import adapt, extend, finetune
 from slimformer.inference.door import open_model
 from slimformer.inference.evaluation import evaluate_on_task
@@ -31,6 +28,7 @@ from slimformer.tasks.options import TaskOptions
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+    from pathlib import Path
 
 NAME = "vocabulary"
 #: Task → folder of its data.
@@ -201,9 +199,7 @@ def main() -> None:
     """Do whatever is not done yet."""
     parser = options(__doc__)
     parser.set_defaults(threads=1)
-    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
-    parser.add_argument("--work", type=Path, default=RESULTS.parent / "work" / NAME, help="keeps models between runs")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
+    add_piece_options(parser, NAME)
     parser.add_argument("--full", action="store_true", help="three seeds")
     arguments = parser.parse_args()
     if not all((arguments.data / folder).is_dir() for folder in TASKS.values()):
@@ -211,16 +207,10 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     budget = Budget(seeds=3) if arguments.full else Budget()
+    if arguments.tiny:
+        budget = Budget(2, 2, 2, 2, 1, counts=(0, 10), limit=60)
     pieces = Pieces(NAME, arguments, summary)
-    with tempfile.TemporaryDirectory() as scratch:
-        if arguments.tiny:
-            budget, arguments.work = Budget(2, 2, 2, 2, 1, counts=(0, 10), limit=60), Path(scratch)
-        try:
-            Study(budget, pieces, arguments).everything()
-        except OutOfTimeError:
-            print("the minutes are over; start again to go on")
-            return
-    print(json.dumps(summary(pieces.done), indent=2))
+    pieces.run(lambda: Study(budget, pieces, arguments).everything())
 
 
 if __name__ == "__main__":

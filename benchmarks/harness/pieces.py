@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import kept, write
+from harness import RESULTS, add_work_option, kept, work_folder, write
 
 if TYPE_CHECKING:
     import argparse
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
 
 class OutOfTimeError(Exception):
     """The minutes a benchmark was given are over; another start goes on with the next piece."""
+
+
+def add_piece_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Where data and models lie, and when to stop."""
+    parser.add_argument("--data", type=Path, default=RESULTS.parents[2] / "shared" / "data")
+    add_work_option(parser, name)
+    parser.add_argument("--minutes", type=float, default=None, help="begin no piece of work after so many minutes")
 
 
 class Pieces:
@@ -59,6 +68,20 @@ class Pieces:
             self.keep()
         print(f"{name}: {busy:.0f} s of the processor in {seconds:.0f} s", flush=True)
         return self.done[name]
+
+    def run(self, everything: Callable[[], None]) -> None:
+        """Do all pieces, a tiny run's in a folder that goes with it, and print the summary.
+
+        Args:
+            everything: Does them, whatever is not done yet.
+        """
+        with work_folder(self.arguments):
+            try:
+                everything()
+            except OutOfTimeError:
+                print("the minutes are over; start again to go on")
+                return
+        print(json.dumps(self.summary(self.done), indent=2))
 
     def result(self) -> dict[str, Any]:
         """The whole result: the summary, then the pieces it was made of."""
