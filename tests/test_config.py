@@ -41,8 +41,9 @@ settings = st.fixed_dictionaries({}, optional=VALUES)
 
 
 def test_every_field_is_covered_and_described():
-    # A grid and a learning rate exclude each other; tests/train/test_rates.py reads and writes grids.
-    assert {*VALUES, "lr_grid"} == FIELDS.keys()
+    # A grid and a learning rate exclude each other; tests/train/test_rates.py reads and writes grids, test_tracking.py
+    # names of trackers, which are several.
+    assert {*VALUES, "lr_grid", "track"} == FIELDS.keys()
     for name, field in FIELDS.items():
         assert field.description, name
         assert field.description.endswith((".", "…")), name

@@ -18,6 +18,7 @@ from slimformer.corpus.options import OFF
 from slimformer.errors import ConfigError, TrainingError
 from slimformer.files import as_path
 from slimformer.train import TrainingFolder
+from slimformer.train.folder import SUFFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -146,7 +147,7 @@ class OutputDirectory:
     def training(self) -> TrainingFolder:
         """Where checkpoints lie while the run is unfinished."""
         assert self.path is not None
-        return TrainingFolder(self.path.with_name(f"{self.path.name}.training"), self.files)
+        return TrainingFolder(self.path.with_name(f"{self.path.name}{SUFFIX}"), self.files)
 
     def check(self, settings: dict[str, Any], options: RunOptions) -> None:
         """Refuse, before any work, a place that is taken or cannot be written; nothing is left there.

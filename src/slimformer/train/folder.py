@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTINGS = "settings.json"
+#: How the name of the folder ends in which a run keeps what it needs until it is done.
+SUFFIX = ".training"
 #: Under this name stands, beside the settings, the method whose run it is.
 METHOD = "method"
 #: Under this name the digest of what is learned from stands among the settings.

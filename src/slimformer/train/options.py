@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from slimformer.config import Epochs, Positive, PositiveNumber, Threads, Weight
+from slimformer.config import Epochs, Positive, PositiveNumber, Threads, Weight, split_items
 from slimformer.train.rates import RateOptions
 
 #: Settings that say how a run is carried out and not what it computes: it may be resumed with others.
 CARRIED_OUT = frozenset(
-    {"accumulation", "gradient_checkpointing", "shard", "save_every", "log_every", "threads", "tensorboard"}
+    {"accumulation", "gradient_checkpointing", "shard", "save_every", "log_every", "threads", "tensorboard", "track"}
 )
+
+#: What losses and metrics may be sent to.
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 class StepOptions(RateOptions):
@@ -48,6 +51,17 @@ class StepOptions(RateOptions):
     log_every: Positive = Field(10, description="Steps between progress lines.")
     threads: Threads | None = Field(None, description="CPU threads; by default what PyTorch chooses.")
     tensorboard: str | None = Field(None, description="Folder for TensorBoard's event files.")
+    track: Annotated[tuple[Tracker, ...] | None, BeforeValidator(split_items)] = Field(
+        None,
+        description="Where losses and metrics are sent: `wandb`, `mlflow`, `trackio`, several with commas; their own "
+        "environment variables say where that is. `tensorboard` needs its folder.",
+    )
+
+    @model_validator(mode="after")
+    def _events_have_a_folder(self) -> Self:
+        if "tensorboard" in (self.track or ()) and self.tensorboard is None:
+            raise ValueError("`track` names `tensorboard`, which writes files; give `tensorboard` a folder for them")
+        return self
 
     @property
     def plans_ahead(self) -> bool:

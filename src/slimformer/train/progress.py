@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from slimformer.errors import TrainingError, visible
-from slimformer.files import as_path
+from slimformer.errors import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -162,20 +161,3 @@ def _left(elapsed: float, done: int, state: Any) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
-def tensorboard(folder: str) -> Any:
-    """What writes event files into a folder."""
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise TrainingError("`--tensorboard` needs the package `tensorboard`; run: pip install tensorboard") from error
-    try:
-        return TensorBoardCallback(SummaryWriter(str(as_path(folder))))
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise TrainingError(
-            f"`--tensorboard` is `{folder}`, which cannot be written: {reason}; choose another"
-        ) from error

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import TrainingError
 from slimformer.train import checkpoints
-from slimformer.train.folder import writing
+from slimformer.train.folder import SUFFIX, writing
 from slimformer.train.objective import SteppedObjective
 from slimformer.train.sharding.launching import check_launch
 
@@ -163,6 +163,7 @@ def _callbacks(
 ) -> list[Any]:
     """What the loop calls; `epoch` is None where nothing is measured."""
     from slimformer.train import progress
+    from slimformer.train.tracking import trackers
 
     callbacks: list[Any] = [progress.Intervals(), progress.LogAtTheEnd()]
     callbacks += map(progress.BeforeStep, before_step)
@@ -172,9 +173,7 @@ def _callbacks(
         callbacks.append(progress.EvaluateEpochs(epoch))
     if not quiet:
         callbacks.append(progress.ProgressBar() if sys.stderr.isatty() else progress.ProgressLines())
-    if options.tensorboard is not None:
-        callbacks.append(progress.tensorboard(options.tensorboard))
-    return callbacks
+    return [*callbacks, *trackers(options.track or (), options.tensorboard)]
 
 
 def count_steps(options: TrainingOptions, epoch: int) -> int:
@@ -233,6 +232,7 @@ def _arguments(options: TrainingOptions, folder: Path, epoch: int, *, evaluates:
         evaluating = {"eval_strategy": "steps", "eval_steps": options.eval_every}
     arguments = TrainingArguments(
         output_dir=str(folder),
+        run_name=folder.name.removesuffix(SUFFIX),
         max_steps=total,
         per_device_train_batch_size=options.batch_size // parts,
         gradient_accumulation_steps=options.accumulation,

@@ -208,7 +208,8 @@ def choose_layer(setup: Setup, options: TrainingOptions, folder: Path, quiet: bo
     score = scorer(setup)
 
     def attempt(layer: int, steps: int) -> float:
-        short = options.model_copy(update={"max_steps": steps, "save_every": steps + 1, "tensorboard": None})
+        unseen = {"tensorboard": None, "track": None}
+        short = options.model_copy(update={"max_steps": steps, "save_every": steps + 1, **unseen})
         with tempfile.TemporaryDirectory(prefix="slimformer-") as scratch:
             examples = setup.stream().first(steps * options.batch_size)
             student, _ = learn(setup, layer, short, examples, Path(scratch), quiet=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slimformer.methods.output import RunResult
 
 #: Settings that name what a run fills beside its result.
-WRITTEN = ("tensorboard", "teacher_cache", "teacher_cache_limit", "report")
+WRITTEN = ("tensorboard", "track", "teacher_cache", "teacher_cache_limit", "report")
 
 
 @dataclass(frozen=True)
