@@ -48,6 +48,17 @@ def test_nothing_is_kept_without_a_limit_or_below_what_a_task_takes(shelf):
         assert (bank.ready, bank.memory()["weights"]) == ((), 0)
 
 
+def test_a_limit_that_is_lowered_holds_from_the_next_call_on(shelf):
+    bank = filled(shelf, 2 * TASK)
+    bank.predict({"classification": TEXTS[:1], "regression": TEXTS[:1]})
+    bank.memory_limit = TASK
+    bank.predict({"regression": TEXTS[:1]})
+    assert bank.ready == ("regression",)
+    bank.memory_limit = 0
+    bank.predict({"regression": TEXTS[:1]})
+    assert bank.memory()["weights"] == 0
+
+
 def test_those_asked_longest_ago_make_room(shelf):
     bank = filled(shelf, 2 * TASK)
     for name in ("classification", "regression", "classification"):

@@ -60,6 +60,7 @@ class ReadyWeights:
             limit: Bytes that all weights kept may take.
         """
         with self._lock:
+            self._make_room(limit, ())  # which may be less than it was
             taken = {name: sealed for name, task in asked.items() if (sealed := self._touch(name, task)) is not None}
             if all(name in taken or not self._has_room(task, asked, limit) for name, task in asked.items()):
                 return taken

@@ -81,7 +81,8 @@ def stream_features(
     corpus = config.open_texts()
     part = corpus.part(held_out=False)
     stream = part.stream(tokenizer, length, seed=config.seed, **config.token_settings(part, progress))
-    steps = config.max_steps or math.ceil(config.epochs * stream.expected_epoch() / config.batch_size)
+    # Counted, since no folder notes an estimate for a run that goes on with tokens kept otherwise.
+    steps = config.max_steps or math.ceil(config.epochs * stream.epoch_size() / config.batch_size)
     identity = f"{corpus.digest()} {length} {config.documents}".encode() + tokenizer.backend_tokenizer.to_str().encode()
     masking = None if data.kind.settings["objective"] == "causal" else TokenMasking.of(tokenizer, config.seed)
     return StreamedFeatures(stream, steps * config.batch_size, identity, masking, corpus.shares)

@@ -150,6 +150,11 @@ FORGED = {
     "a shape that is none": lambda header: header["shapes"].update(dict.fromkeys(header["shapes"], 5)),
     "parts of a block that there is not": lambda header: header.update(kept={"9/neurons": 32}),
     "a drawing without a seed": lambda header: header.update(drawn={name: {} for name in header["shapes"]}),
+    "a drawing of any size": lambda header: header.update(
+        shapes={**header["shapes"], "drawn": [1 << 24, 1 << 24]}, drawn={"drawn": {"seed": 1, "deviation": 0.1}}
+    ),
+    "parts of any size": lambda header: header.update(kept={"0/neurons": 10**12}),
+    "parts of a block before the first": lambda header: header.update(kept={"-1/neurons": 64}),
     "no shapes": lambda header: header.pop("shapes"),
     "a newer format": lambda header: header.update(format=3),
 }
@@ -167,6 +172,32 @@ def test_a_mask_that_does_not_hold_together_is_refused(shelf, forge):
         open_masked(shelf / "mask")
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(ArtifactError, match=r"copy (it|both) again|update it"):
+        open_masked(shelf / "mask")
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["mask", "mask-structured"])
+def test_what_is_computed_the_mask_says_and_not_the_config_of_its_base(tmp_path, name):
+    for each in (name, "base"):
+        shutil.copytree(ARTIFACTS / each, tmp_path / each)
+    before = NativeEncoder(open_masked(tmp_path / name).parts).run([[5, 6, 7]])
+    path = tmp_path / "base" / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "num_attention_heads": config["num_attention_heads"] // 2}))
+    after = NativeEncoder(open_masked(tmp_path / name).parts).run([[5, 6, 7]])
+    assert (np.asarray(before) == np.asarray(after)).all()
+
+
+@needs_kernels
+def test_a_wrong_base_where_it_was_recorded_hides_none_beside_the_mask(shelf):
+    path = shelf / "mask" / "mask.safetensors"
+    with safe_open(path, framework="np") as file:
+        header = json.loads(file.metadata()["slimformer"])
+    header["base"]["source"] = str(ARTIFACTS / "base-odd")
+    save_file(load_file(path), path, metadata={"slimformer": json.dumps(header)})
+    assert open_masked(shelf / "mask").parts.tensors
+    shutil.rmtree(shelf / "base")
+    with pytest.raises(ArtifactError, match=r"base-odd` has not the weights that the mask in .* was made on"):
         open_masked(shelf / "mask")
 
 

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 HEADER, FORMATS = "slimformer", (1, 2)
 #: What stands before the names of bits, of what is kept of a block, and of whole tensors.
 BITS, KEPT, WHOLE = "bits/", "kept/", "whole/"
+#: Under which names configs count heads, and numbers of a drawn tensor that are believed whatever the base is.
+HEADS, MOST_DRAWN = ("num_attention_heads", "n_heads"), 2**24
 #: Recorded as the place of a base that lay in a folder of the machine where its mask was made.
 UNKNOWN = "…/"
 
@@ -70,14 +72,12 @@ def open_masked(folder: Path, base: str | Path | None = None) -> Masked:
     """
     mask = _Mask.read(folder)
     place, tensors = _find_base(mask, folder, base)
-    config, of_base = read_config(folder / CONFIG), read_config(place / CONFIG)
-    if of_base.get("quantization_config") is not None:
+    config = read_config(folder / CONFIG)
+    if read_config(place / CONFIG).get("quantization_config") is not None:
         raise EngineError(f"the base `{place}` of `{folder}` is packed; leave out `engine`, and torch puts the mask on")
     whole = _named_as_masked(folder, config, place, tensors)
-    # Heads are counted in the base: the mask may have taken some from single blocks.
-    counted: dict[str, Any] = {name: of_base[name] for name in ("num_attention_heads", "n_heads") if name in of_base}
     try:
-        parts = mask.put_on(ModelParts(folder, {**config, **counted}, whole, uneven=True))
+        parts = mask.put_on(ModelParts(folder, {**config, **mask.heads_of_base(config)}, whole, uneven=True))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:  # a header may say anything
         raise ArtifactError(f"`{folder / MASK}` does not hold together ({error!r}); copy it again") from error
     if not mask.processor:
@@ -128,11 +128,21 @@ class _Mask:
         except (OSError, ValueError, JsonError, KeyError, TypeError) as error:
             raise ArtifactError(f"the header of `{path}` cannot be read ({error!r}); copy it again") from error
 
+    def heads_of_base(self, config: dict[str, Any]) -> dict[str, int]:
+        """How many heads a block of the base has, where the mask took some: the config may count what is left."""
+        counts = {count for place, count in self.kept.items() if place.endswith("/heads")}
+        if len(counts) > 1:
+            raise self._wrong("the heads of all blocks")
+        return {name: count for name in HEADS if name in config for count in counts}
+
     def put_on(self, model: ModelParts) -> ModelParts:
         """The model that the mask makes of an assembled base."""
         model = cut(model, self._parts(model)) if self.kept else model
         tensors = dict(model.tensors)
+        most = max(MOST_DRAWN, *(tensor.size for tensor in tensors.values()))
         for name, record in self.drawn.items():
+            if math.prod(self.shapes[name]) > most:  # nothing of a header is believed before it is compared
+                raise self._wrong(name)
             tensors[name] = draw_array(self.shapes[name], record["seed"], record["deviation"])
         file_names = _file_names(model)
         for name, shape in self.shapes.items():
@@ -151,9 +161,10 @@ class _Mask:
         parts = [BlockPart()] * blocks
         for place, count in self.kept.items():
             number, _, unit = place.partition("/")
-            flags = np.unpackbits(self.tensors[f"{KEPT}{place}"], count=count, bitorder="little")
-            if int(number) >= blocks or FLAT.bytes_for(count) != self.tensors[f"{KEPT}{place}"].size:
+            stored = self.tensors[f"{KEPT}{place}"]
+            if not 0 <= int(number) < blocks or FLAT.bytes_for(count) != stored.size:
                 raise self._wrong(place)
+            flags = np.unpackbits(stored, count=count, bitorder="little")
             known = parts[int(number)]
             places = np.flatnonzero(flags)
             neurons, heads = (places, known.heads) if unit == "neurons" else (known.neurons, places)
@@ -177,18 +188,23 @@ def _find_base(mask: _Mask, folder: Path, at: str | Path | None) -> tuple[Path, 
     """The folder of the base, and its tensors."""
     recorded: list[str | Path] = [] if mask.source == UNKNOWN else [mask.source]
     places: list[str | Path] = [*recorded, folder.resolve().parent / mask.name] if at is None else [at]
+    reason: ArtifactError | None = None
     for name in places:
         place = _resolved(name)
         if place is None:
             continue
-        tensors = read_tensors(place)
+        try:
+            tensors = read_tensors(place)
+        except EngineError as error:
+            reason = reason or error
+            continue
         if fingerprint_of(tensors) == mask.fingerprint:
             return place, tensors
-        raise ArtifactError(
+        reason = reason or ArtifactError(
             f"`{name}` has not the weights that the mask in `{folder}` was made on; give these with `base`, or leave "
             "out `engine`: torch takes a base that was only saved in another way"
         )
-    raise ArtifactError(
+    raise reason or ArtifactError(
         f"the base `{mask.name}` of the mask in `{folder}` is not at `{places[0]}`; give its folder with `base`"
     )
 
