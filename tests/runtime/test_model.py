@@ -167,6 +167,10 @@ def test_what_cannot_be_asked_says_so(tmp_path):
     (tmp_path / "made" / "config.json").write_text(json.dumps({**config, "id2label": None}))
     assert NativeModel(tmp_path / "made").predict("so")[0]["label"].startswith("LABEL_")
     tokenizer = json.loads((tmp_path / "made" / "tokenizer.json").read_text())
+    unknown = {**tokenizer, "model": {**tokenizer["model"], "unk_token": "[NONE]"}}
+    (tmp_path / "made" / "tokenizer.json").write_text(json.dumps(unknown))
+    with pytest.raises(DataError, match="fails at one of the texts: WordPiece"):
+        NativeModel(tmp_path / "made").predict("\u2603")
     tokenizer["post_processor"]["single"].append({"SpecialToken": {"id": "[NONE]", "type_id": 0}})
     (tmp_path / "made" / "tokenizer.json").write_text(json.dumps(tokenizer))
     with pytest.raises((EngineError, DataError)):

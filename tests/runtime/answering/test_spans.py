@@ -125,7 +125,9 @@ def test_what_is_no_question_is_refused(folder):
         (lambda: native([("where",)]), DataError, "no question with its context"),
         (lambda: native(("", "there")), DataError, "no question with its context"),
         (lambda: native(question=["a", "b"], context=["c"]), DataError, "2 questions and 1 contexts"),
-        (lambda: native(("so " * 30, "there")), DataError, "has 30 tokens, which is more than half of the 40"),
+        (lambda: native(("so " * 30, "there")), DataError, "has 30 tokens, and at most 20 of the 40"),
+        (lambda: native(("so " * 500, "What?")), DataError, "has 500 tokens, and at most 20 of the 40"),
+        (lambda: native(("\ud800", "there")), DataError, "fails at one of the texts"),
         (lambda: native(ASKED[1], top_k=None), SlimformerError, "top-k` is `None`"),
         (lambda: native(ASKED[1], max_answer_len=0), SlimformerError, "max-answer-len` is `0`"),
         (lambda: native(ASKED[1], doc_stride=5), ConfigError, "`doc_stride` is `5`"),
@@ -133,3 +135,10 @@ def test_what_is_no_question_is_refused(folder):
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+def test_a_window_with_no_room_for_a_context_is_refused(folder):
+    for length, question, most in ((4, "so", 0), (5, "so so", 1), (6, "so so so", 2)):
+        with pytest.raises(DataError, match=f"and at most {most} of the {length} .* `max_length`"):
+            NativeModel(folder, max_length=length)((question, "there"))
+    assert NativeModel(folder, max_length=6)(("so so", "there"))["answer"] == "there"

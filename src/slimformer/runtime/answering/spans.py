@@ -98,11 +98,12 @@ class SpanFinder:
     def answers(self, asked: Sequence[tuple[str, str]], limits: SpanLimits) -> list[list[dict[str, Any]]]:
         """The best answers to each question, the best first."""
         for question, _ in asked:
-            length = len(self.reader.tokenizer.encode(question, add_special_tokens=False).ids)
-            if length > self.reader.longest_question:
+            length, longest = self.reader.question_length(question), self.reader.longest_question
+            if length > longest:
                 raise DataError(
-                    f"the question `{describe(question)}` has {length} tokens, which is more than half of the "
-                    f"{self.reader.max_length} that are read at once; shorten it"
+                    f"the question `{describe(question)}` has {length} tokens, and at most {longest} of the "
+                    f"{self.reader.max_length} that are read at once may be of it; shorten it, or give a longer "
+                    "`max_length`"
                 )
         read = self.reader.read(asked)
         windows = [[each, *each.overflowing] for each in read]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, DataError, describe
@@ -11,7 +13,7 @@ from slimformer.runtime.checkpoint import EngineError
 from slimformer.runtime.encoder import CONFIG_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from slimformer.runtime.encoder import NativeEncoder
@@ -38,6 +40,7 @@ class TextReader:
         self.folder = folder
         self.encoder = encoder
         self.tokenizer = read_tokenizer(folder)
+        self.tokenizer.no_padding()
         self.settings = _settings(folder)
         recorded = self.settings.get("model_max_length")
         of_folder = recorded if isinstance(recorded, int) and recorded > 0 else None
@@ -45,19 +48,27 @@ class TextReader:
         special = self.tokenizer.num_special_tokens_to_add(is_pair=True)
         if self.max_length <= special:
             raise ConfigError(f"`max_length` is {self.max_length}, and {special} tokens stand around texts; give more")
+        self._special = special
         if window:
+            # A question by itself has nothing behind it that could be cut, and a long one would be an error.
+            self._whole = deepcopy(self.tokenizer)
+            self._whole.no_truncation()
             # What is left to a context beside the longest question has to be more than the overlap.
             overlap = min(128, max(0, self.max_length - self.longest_question - special - 1))
             self.tokenizer.enable_truncation(self.max_length, stride=overlap, strategy="only_second")
         else:
             side = "left" if self.settings.get("truncation_side") == "left" else "right"
             self.tokenizer.enable_truncation(self.max_length, direction=side)
-        self.tokenizer.no_padding()
 
     @property
     def longest_question(self) -> int:
-        """Tokens of a question, which leaves half of a window to the context."""
-        return self.max_length // 2
+        """Tokens of a question, which leaves half of a window to the context, and one token at least."""
+        return min(self.max_length // 2, self.max_length - self._special - 1)
+
+    def question_length(self, question: str) -> int:
+        """Tokens of a question by itself, however long it is."""
+        with self._failures():
+            return len(self._whole.encode(question, add_special_tokens=False).ids)
 
     @property
     def unknown(self) -> int | None:
@@ -78,17 +89,22 @@ class TextReader:
                 f"`truncation` is `{describe(truncation)}`, and the engine cuts the longer of two texts first; give "
                 "True, or False to refuse long texts"
             )
-        try:
-            with panics_raised():
-                read: list[Any] = self.tokenizer.encode_batch(list(texts))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"the tokenizer of `{self.folder}` fails at one of the texts: {error}; mend it") from error
+        with self._failures():
+            read: list[Any] = self.tokenizer.encode_batch(list(texts))
         for text, each in zip(texts, read, strict=True):
             if truncation is False and each.overflowing:
                 raise DataError(
                     f"`{describe(text)}` has more than {self.max_length} tokens; cut it, or leave out `truncation`"
                 )
         return read
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        try:
+            with panics_raised():
+                yield
+        except Exception as error:  # what the package raises has no class of its own
+            raise DataError(f"the tokenizer of `{self.folder}` fails at one of the texts: {error}; mend it") from error
 
     def run(self, read: Sequence[Any]) -> Array:
         """What the encoder makes of tokens."""
