@@ -142,3 +142,20 @@ def test_a_window_with_no_room_for_a_context_is_refused(folder):
         with pytest.raises(DataError, match=f"and at most {most} of the {length} .* `max_length`"):
             NativeModel(folder, max_length=length)((question, "there"))
     assert NativeModel(folder, max_length=6)(("so so", "there"))["answer"] == "there"
+
+
+def test_what_is_given_by_name_is_checked(folder):
+    native = NativeModel(folder)
+    for call, error, words in (
+        (lambda: native(question="Q", context=5), DataError, "`context` is `5`; give a text or a list"),
+        (lambda: native(question=5, context="so"), DataError, "`question` is `5`; give a text or a list"),
+        (lambda: native(question=["Q"], context=[None]), DataError, r"`context` is `\[None\]`; give a text or a list"),
+        (lambda: native(question="Q", context={"so": 1}), DataError, "`context` is `{'so': 1}`; give a text"),
+        (lambda: native(question=[], context="so"), DataError, r"`question` is `\[\]`; give a text or a list"),
+        (lambda: native(question="Q"), ConfigError, "`question` is `Q` and there is no `context`; give both"),
+        (lambda: native(context="so"), ConfigError, "`context` is `so` and there is no `question`; give both"),
+        (lambda: native(("a", "b"), question="Q", context="so"), ConfigError, "`question` is `Q` beside .*; leave one"),
+        (lambda: native(("a", "b"), context="so"), ConfigError, "`context` is `so` beside .*; leave one"),
+    ):
+        with pytest.raises(error, match=words):
+            call()

@@ -8,14 +8,14 @@ of their scores.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slimformer.counts import check_count
-from slimformer.errors import DataError, describe
+from slimformer.errors import ConfigError, DataError, describe
 from slimformer.runtime.answering.inputs import as_list
 from slimformer.runtime.answering.labels import softmax
 
@@ -58,16 +58,29 @@ def questions(asked: Any, question: Any = None, context: Any = None) -> tuple[li
         question: A question or several.
         context: Its context, or one for each, or one for all.
     """
-    if asked is None and question is not None and context is not None:
-        alone = isinstance(question, str)
-        several = as_list(question, str)
-        contexts = [context] * len(several) if isinstance(context, str) else list(context)
-        if len(contexts) != len(several):
-            raise DataError(f"there are {len(several)} questions and {len(contexts)} contexts; give one for each")
-        asked = list(zip(several, contexts, strict=True))
-    else:
-        alone = isinstance(asked, tuple | Mapping)
-    return [_pair(each) for each in as_list(asked, (str, tuple, Mapping))], alone
+    named = {name: value for name, value in (("question", question), ("context", context)) if value is not None}
+    if not named:
+        return [_pair(each) for each in as_list(asked, (str, tuple, Mapping))], isinstance(asked, tuple | Mapping)
+    name, value = next(iter(named.items()))
+    if asked is not None:
+        raise ConfigError(f"`{name}` is `{describe(value)}` beside `{describe(asked)}`; leave one of them out")
+    if len(named) == 1:
+        other = "context" if name == "question" else "question"
+        raise ConfigError(f"`{name}` is `{describe(value)}` and there is no `{other}`; give both")
+    several, contexts = _texts("question", question), _texts("context", context)
+    if isinstance(context, str):
+        contexts *= len(several)
+    if len(contexts) != len(several):
+        raise DataError(f"there are {len(several)} questions and {len(contexts)} contexts; give one for each")
+    return [_pair(each) for each in zip(several, contexts, strict=True)], isinstance(question, str)
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    """A text or several, given by name."""
+    listed = [value] if isinstance(value, str) else list(value) if isinstance(value, Iterable) else []
+    if not listed or isinstance(value, Mapping) or not all(isinstance(each, str) for each in listed):
+        raise DataError(f"`{name}` is `{describe(value)}`; give a text or a list of texts")
+    return listed
 
 
 def _pair(asked: Any) -> tuple[str, str]:
