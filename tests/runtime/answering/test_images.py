@@ -128,6 +128,7 @@ def test_what_is_no_image_is_refused(tmp_path, monkeypatch):
         NativeModel(runs.viewer(tmp_path / "bare")).predict("nowhere.png")
     for changed, words in (
         ({"image_processor_type": "ConvNextImageProcessor"}, "prepares images by `ConvNextImageProcessor`"),
+        ({"image_processor_type": ["a"]}, r"prepares images by `\['a'\]`, and the engine by ViTImageProcessor"),
         ({**usual, "image_mean": 1}, "has the image_mean `1`"),
         ({**usual, "image_std": [0.5, 0.0, 0.5]}, "has the image_std"),
     ):

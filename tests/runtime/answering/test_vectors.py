@@ -107,5 +107,8 @@ def test_what_it_has_not_is_refused_by_name(tmp_path):
     (folder / PROMPTS).write_text(json.dumps({"similarity_fn_name": "maxsim"}))
     with pytest.raises(EngineError, match="measures by `maxsim`; the engine does by cosine, dot"):
         native.similarity(native.encode(TEXTS), native.encode(TEXTS))
+    (folder / PROMPTS).write_text(json.dumps({"similarity_fn_name": ["dot"]}))
+    with pytest.raises(EngineError, match=r"measures by `\['dot'\]`; the engine does by cosine, dot"):
+        native.similarity(native.encode(TEXTS), native.encode(TEXTS))
     with pytest.raises(EngineError, match="pools by `lasttoken`"):
         NativeModel(encoder(tmp_path / "last", ("lasttoken",)))

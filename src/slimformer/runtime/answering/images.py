@@ -50,7 +50,7 @@ class ImageReader:
         self.folder = folder
         own = _read(folder)
         kind = own.get("image_processor_type", own.get("feature_extractor_type"))
-        if kind not in USUAL:
+        if not isinstance(kind, str) or kind not in USUAL:
             raise EngineError(
                 f"`{folder}` prepares images by `{describe(kind)}`, and the engine by {', '.join(USUAL)}; prepare them "
                 "yourself and give them to `encoder.run_images`"

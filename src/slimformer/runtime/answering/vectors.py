@@ -113,7 +113,7 @@ SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
 def similarity(folder: Path, one: Any, other: Any) -> Array:
     """How alike vectors are, as the folder says that it is measured."""
     name = _similarity_name(folder)
-    if name not in SIMILARITIES:
+    if not isinstance(name, str) or name not in SIMILARITIES:
         raise EngineError(f"`{folder}` measures by `{describe(name)}`; the engine does by {', '.join(SIMILARITIES)}")
     tables = [np.atleast_2d(np.asarray(each, np.float32)) for each in (one, other)]
     if any(table.ndim != 2 or table.shape[1] != tables[0].shape[1] for table in tables):
