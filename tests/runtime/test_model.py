@@ -178,3 +178,40 @@ def test_what_cannot_be_asked_says_so(tmp_path):
     (tmp_path / "made" / "tokenizer.json").write_text("{}")
     with pytest.raises(EngineError, match=r"no tokenizer\.json that can be read"):
         NativeModel(tmp_path / "made")
+
+
+#: What lies in a file of settings and is no object that can be read → what is said of it.
+UNREADABLE = {
+    "{": r"cannot be read \(.*; copy it again",
+    "[1]": r"holds `\[1\]`, which is no object; copy it again",
+    "null": "holds `None`, which is no object; copy it again",
+}
+
+
+@pytest.mark.parametrize("content", UNREADABLE)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_settings_that_cannot_be_read_are_refused(tmp_path, name, content):
+    folder = classifier(tmp_path / "model")
+    (folder / name).write_text(content)
+    with pytest.raises(EngineError, match=rf"/model/{name}` {UNREADABLE[content]}") as refused:
+        NativeModel(folder)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_missing_file_of_settings_is_an_empty_one_where_it_may_be(tmp_path):
+    folder = classifier(tmp_path / "model")
+    answer = NativeModel(folder).predict(TEXTS)
+    settings = folder / "tokenizer_config.json"
+    settings.unlink(missing_ok=True)
+    assert NativeModel(folder).predict(TEXTS) == answer
+    settings.symlink_to(tmp_path / "nowhere")  # as in a cache that was cleared in part
+    with pytest.raises(EngineError, match=r"tokenizer_config\.json` cannot be read"):
+        NativeModel(folder)
+    settings.unlink()
+    settings.mkdir()
+    with pytest.raises(EngineError, match=r"tokenizer_config\.json` cannot be read .*it is a folder"):
+        NativeModel(folder)
+    settings.rmdir()
+    (folder / "config.json").unlink()
+    with pytest.raises(EngineError, match=r"/model` has no config\.json; give the folder of a model"):
+        NativeModel(folder)

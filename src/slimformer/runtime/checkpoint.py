@@ -1,4 +1,4 @@
-"""Tensors of a checkpoint in NumPy, packed or not, and what of it the engine computes with."""
+"""Settings of a checkpoint, its tensors in NumPy, packed or not, and what of it the engine computes with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slimformer.errors import ArtifactError
+from slimformer.errors import ArtifactError, describe
+from slimformer.files import JsonError, read_json
 from slimformer.formats import layout as layouts
 from slimformer.runtime.mapping import BFLOAT16, as_floats, map_tensors
 from slimformer.runtime.native import kernels
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from slimformer.runtime.onnx import Array
 
+CONFIG = "config.json"
+#: A longer file holds no settings.
+SETTINGS_BYTES = 1 << 24
 #: Layouts that the kernels read, by the names they have in files.
 LAYOUTS = {
     layout.name: layout
@@ -65,6 +69,29 @@ def rule_of(layout: layouts.Layout) -> tuple[int, ...]:
     """How the kernels are told of a layout."""
     ends = layout.allowed[0], layout.allowed[-1]
     return layout.base, layout.digits, layout.lowest, layout.stride, layout.bytes, *ends
+
+
+def read_object(folder: Path, name: str, *, optional: bool = False) -> dict[str, Any]:
+    """The object in a JSON file of a folder.
+
+    Args:
+        folder: Where the file lies.
+        name: What it is called.
+        optional: Whether it may be missing, and is an empty object then.
+    """
+    path = folder / name
+    try:
+        content = read_json(path, SETTINGS_BYTES)
+    except (OSError, JsonError) as error:
+        # A link to nothing is a file that was lost, as in a cache that was cleared in part.
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            if optional:
+                return {}
+            raise EngineError(f"`{folder}` has no {name}; give the folder of a model") from error
+        raise EngineError(f"`{path}` cannot be read ({error}); copy it again") from error
+    if not isinstance(content, dict):
+        raise EngineError(f"`{path}` holds `{describe(content)}`, which is no object; copy it again")
+    return content
 
 
 def read_tensors(folder: Path) -> dict[str, Array]:

@@ -14,13 +14,13 @@ from slimformer.counts import check_count
 from slimformer.errors import DataError, SizeError, describe
 from slimformer.files import as_path
 from slimformer.runtime.building import ModelParts
-from slimformer.runtime.checkpoint import EngineError, read_tensors
+from slimformer.runtime.checkpoint import CONFIG, EngineError, read_object, read_tensors
 from slimformer.runtime.decoding.architecture import decoder_of
 from slimformer.runtime.decoding.building import build_decoder
 from slimformer.runtime.decoding.choosing import Chooser
 from slimformer.runtime.decoding.generation import Drafting, Text, generate
 from slimformer.runtime.decoding.sizes import NestedSizes
-from slimformer.runtime.encoder import flat_sequences, read_config, threads_for
+from slimformer.runtime.encoder import flat_sequences, threads_for
 from slimformer.runtime.native import instruction_set, kernels
 from slimformer.sizes.decoding.draft import Draft, shortlist_ids
 from slimformer.sizes.decoding.length import DraftLength
@@ -60,7 +60,7 @@ class NativeDecoder:
         self.instruction_set = instruction_set()
         self.threads = threads_for(threads)
         self.name = model.name if isinstance(model, ModelParts) else model
-        self.config = model.config if isinstance(model, ModelParts) else read_config(as_path(model))
+        self.config = model.config if isinstance(model, ModelParts) else read_object(as_path(model), CONFIG)
         architecture = decoder_of(self.config, self.name)
         parts = model if isinstance(model, ModelParts) else ModelParts(model, self.config, read_tensors(as_path(model)))
         try:

@@ -13,10 +13,10 @@ import numpy as np
 
 from slimformer.counts import check_threads
 from slimformer.errors import ConfigError, DataError, describe
-from slimformer.files import JsonError, as_path, read_json
+from slimformer.files import as_path
 from slimformer.runtime.architecture import architecture_of, head_of
 from slimformer.runtime.building import ModelParts, build
-from slimformer.runtime.checkpoint import EngineError, read_tensors
+from slimformer.runtime.checkpoint import CONFIG, EngineError, read_object, read_tensors
 from slimformer.runtime.mapping import release
 from slimformer.runtime.native import instruction_set, kernels
 from slimformer.runtime.settings import Settings
@@ -27,11 +27,6 @@ if TYPE_CHECKING:
 
     from slimformer.runtime.onnx import Array
     from slimformer.sizes.naming import Sized
-
-
-CONFIG = "config.json"
-#: A longer one is no config.
-CONFIG_BYTES = 1 << 24
 
 
 class NativeEncoder:
@@ -56,7 +51,7 @@ class NativeEncoder:
     def __init__(self, model: str | Path | ModelParts, threads: int | None = None, size: Sized | None = None) -> None:
         self.instruction_set = instruction_set()
         self.threads = threads_for(threads)
-        config = model.config if isinstance(model, ModelParts) else read_config(as_path(model))
+        config = model.config if isinstance(model, ModelParts) else read_object(as_path(model), CONFIG)
         self.name = model.name if isinstance(model, ModelParts) else model
         self.config = config
         kind = str(config.get("model_type", ""))
@@ -183,16 +178,3 @@ def flat_sequences(sequences: Sequence[Sequence[int]], what: str) -> tuple[Array
     if flat.size > limits.max or (flat.size and (flat.min() < limits.min or flat.max() > limits.max)):
         raise DataError(f"{flat.size} {what}, or one beyond 32 bits; give fewer, and those of the vocabulary")
     return flat.astype(np.int32), [len(each) for each in arrays]
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """The config in a folder."""
-    try:
-        config = read_json(folder / CONFIG, CONFIG_BYTES)
-    except (OSError, JsonError) as error:
-        raise EngineError(
-            f"`{folder}` has no config.json that can be read ({error}); give the folder of a model"
-        ) from error
-    if not isinstance(config, dict):
-        raise EngineError(f"config.json of `{folder}` is no object; copy the folder again")
-    return config

@@ -145,7 +145,18 @@ def test_what_is_no_image_is_refused(tmp_path, monkeypatch):
         NativeModel(tmp_path)(array)
     with pytest.raises(DataError, match="give such of one size"):
         NativeModel(tmp_path)([array, array[:4]])
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": usual}))
+    for content, words in (("{", "cannot be read"), ("[5]", r"holds `\[5\]`, which is no object")):
+        (tmp_path / "preprocessor_config.json").write_text(content)
+        with pytest.raises(EngineError, match=rf"preprocessor_config\.json` {words}"):
+            NativeModel(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
+    larger = np.zeros((20, 20, 3), np.uint8)
+    assert len(NativeModel(tmp_path)(larger)) == 5
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": 5}))
+    with pytest.raises(EngineError, match=r"has no preprocessor_config\.json with settings"):
+        NativeModel(tmp_path)
+    (tmp_path / "processor_config.json").unlink()
     with pytest.raises(EngineError, match=r"has no preprocessor_config\.json"):
         NativeModel(tmp_path)
     assert NativeEncoder(tmp_path).run_images(np.zeros((1, 3, 16, 16), np.float32)).shape == (1, 7)

@@ -110,5 +110,9 @@ def test_what_it_has_not_is_refused_by_name(tmp_path):
     (folder / PROMPTS).write_text(json.dumps({"similarity_fn_name": ["dot"]}))
     with pytest.raises(EngineError, match=r"measures by `\['dot'\]`; the engine does by cosine, dot"):
         native.similarity(native.encode(TEXTS), native.encode(TEXTS))
+    for content, words in (("{", r"cannot be read"), ("[5]", r"holds `\[5\]`, which is no object")):
+        (folder / PROMPTS).write_text(content)
+        with pytest.raises(EngineError, match=words):
+            native.similarity(native.encode(TEXTS), native.encode(TEXTS))
     with pytest.raises(EngineError, match="pools by `lasttoken`"):
         NativeModel(encoder(tmp_path / "last", ("lasttoken",)))

@@ -14,11 +14,11 @@ from slimformer.inference.runners import end_tokens
 from slimformer.models import load_skeleton, located
 from slimformer.models.processors import read_processor
 from slimformer.runtime.building import ModelParts
-from slimformer.runtime.checkpoint import EngineError
+from slimformer.runtime.checkpoint import CONFIG, EngineError, read_object
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.decoding.architecture import decodes
 from slimformer.runtime.decoding.settings import read_stop
-from slimformer.runtime.encoder import NativeEncoder, read_config
+from slimformer.runtime.encoder import NativeEncoder
 from slimformer.views import snapshot
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def open_packed(source: Source, *, processor: bool = True) -> OpenNative | OpenN
     """
     folder, threads = located(source.name), torch.get_num_threads()
     read = read_processor(str(folder), source.config, folder) if processor else None
-    if decodes(read_config(folder)):
+    if decodes(read_object(folder, CONFIG)):
         return _open_decoder(source, NativeDecoder(folder, threads), read)
     weights = list(load_skeleton(source.name).parameters())
     return OpenNative(source, NativeEncoder(folder, threads), read, weights)
@@ -222,7 +222,7 @@ def open_nested(source: Source, size: str | None, *, processor: bool = True) -> 
         processor: Whether what prepares its inputs is read too.
     """
     folder = located(source.name)
-    if not decodes(read_config(folder)):
+    if not decodes(read_object(folder, CONFIG)):
         return None
     decoder = NativeDecoder(folder, torch.get_num_threads())
     if decoder.sizes is None or (size is not None and not decoder.sizes.takes(size)):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import ConfigError, DataError, describe
-from slimformer.files import JsonError, as_path, read_json
-from slimformer.runtime.checkpoint import EngineError
-from slimformer.runtime.encoder import CONFIG_BYTES
+from slimformer.files import as_path
+from slimformer.runtime.checkpoint import EngineError, read_object
 
 if TYPE_CHECKING:
     from slimformer.runtime.onnx import Array
@@ -168,18 +167,13 @@ def _channels_last(array: Array) -> Array:
 
 def _read(folder: Path) -> dict[str, Any]:
     for name in (PREPROCESSOR, PROCESSOR):
-        if not (folder / name).is_file():
-            continue
-        try:
-            content = read_json(folder / name, CONFIG_BYTES)
-        except (OSError, JsonError) as error:
-            raise EngineError(f"`{folder / name}` cannot be read ({error}); copy it again") from error
-        if isinstance(content, dict):
-            content = content.get("image_processor", content) if name == PROCESSOR else content
-        if isinstance(content, dict):
+        content: Any = read_object(folder, name, optional=True)
+        if name == PROCESSOR:
+            content = content.get("image_processor", content)
+        if content and isinstance(content, dict):
             return content
     raise EngineError(
-        f"`{folder}` has no {PREPROCESSOR} that can be read; copy it again, or prepare images yourself and give them "
+        f"`{folder}` has no {PREPROCESSOR} with settings; copy it again, or prepare images yourself and give them "
         "to `NativeEncoder.run_images`"
     )
 

@@ -7,10 +7,8 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, DataError, describe
-from slimformer.files import JsonError, read_json
 from slimformer.panics import panics_raised
-from slimformer.runtime.checkpoint import EngineError
-from slimformer.runtime.encoder import CONFIG_BYTES
+from slimformer.runtime.checkpoint import EngineError, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +39,7 @@ class TextReader:
         self.encoder = encoder
         self.tokenizer = read_tokenizer(folder)
         self.tokenizer.no_padding()
-        self.settings = _settings(folder)
+        self.settings = read_object(folder, TOKENIZER_SETTINGS, optional=True)
         recorded = self.settings.get("model_max_length")
         of_folder = recorded if isinstance(recorded, int) and recorded > 0 else None
         self.max_length = min(limit for limit in (*limits, of_folder, encoder.longest) if limit is not None)
@@ -123,11 +121,3 @@ def read_tokenizer(folder: Path) -> Any:
     except Exception as error:  # what the package raises has no class of its own
         raise EngineError(f"`{folder}` has no {TOKENIZER} that can be read ({error}); copy it again") from error
     return tokenizer
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = read_json(folder / TOKENIZER_SETTINGS, CONFIG_BYTES)
-    except (OSError, JsonError):
-        return {}
-    return settings if isinstance(settings, dict) else {}

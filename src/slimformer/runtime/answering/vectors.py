@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slimformer.errors import ConfigError, DataError, describe
-from slimformer.files import JsonError, read_json
 from slimformer.models.sentence import PROMPTS, SentenceSettings
-from slimformer.runtime.checkpoint import EngineError
-from slimformer.runtime.encoder import CONFIG_BYTES
+from slimformer.runtime.checkpoint import EngineError, read_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -112,7 +110,7 @@ SIMILARITIES: dict[str, Callable[[Array, Array], Array]] = {
 
 def similarity(folder: Path, one: Any, other: Any) -> Array:
     """How alike vectors are, as the folder says that it is measured."""
-    name = _similarity_name(folder)
+    name = read_object(folder, PROMPTS, optional=True).get("similarity_fn_name") or "cosine"
     if not isinstance(name, str) or name not in SIMILARITIES:
         raise EngineError(f"`{folder}` measures by `{describe(name)}`; the engine does by {', '.join(SIMILARITIES)}")
     tables = [np.atleast_2d(np.asarray(each, np.float32)) for each in (one, other)]
@@ -121,14 +119,3 @@ def similarity(folder: Path, one: Any, other: Any) -> Array:
             f"vectors of shapes {[list(table.shape) for table in tables]} are compared; give such as `encode` makes"
         )
     return SIMILARITIES[name](*tables)
-
-
-def _similarity_name(folder: Path) -> Any:
-    if not (folder / PROMPTS).is_file():
-        return "cosine"
-    try:
-        content = read_json(folder / PROMPTS, CONFIG_BYTES)
-    except (OSError, JsonError) as error:
-        raise EngineError(f"`{folder / PROMPTS}` cannot be read ({error}); copy it again") from error
-    name = content.get("similarity_fn_name") if isinstance(content, dict) else None
-    return name or "cosine"

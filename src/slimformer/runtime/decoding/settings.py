@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from slimformer.errors import ConfigError, describe
-from slimformer.files import JsonError, read_json
-from slimformer.runtime.checkpoint import EngineError
+from slimformer.runtime.checkpoint import EngineError, read_object
 from slimformer.runtime.decoding.choosing import Sampling
-from slimformer.runtime.encoder import CONFIG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,16 +71,8 @@ def read_stop(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _said(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
-    said = dict(config)
-    if not (folder / GENERATION_CONFIG).is_file():
-        return said
-    try:
-        own = read_json(folder / GENERATION_CONFIG, CONFIG_BYTES)
-    except (OSError, JsonError) as error:
-        raise EngineError(f"`{folder / GENERATION_CONFIG}` cannot be read ({error}); mend it, or remove it") from error
-    if not isinstance(own, dict):
-        raise EngineError(f"`{folder / GENERATION_CONFIG}` is no object; mend it, or remove it")
-    return said | {name: value for name, value in own.items() if value is not None}
+    own = read_object(folder, GENERATION_CONFIG, optional=True)
+    return dict(config) | {name: value for name, value in own.items() if value is not None}
 
 
 def _stop(folder: Path, said: Mapping[str, Any]) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from slimformer.errors import ConfigError, DataError, describe
 from slimformer.files import as_path
 from slimformer.panics import panics_raised
 from slimformer.runtime.answering.texts import read_tokenizer
+from slimformer.runtime.checkpoint import CONFIG, read_object
 from slimformer.runtime.decoder import NativeDecoder
 from slimformer.runtime.decoding.architecture import decodes
 from slimformer.runtime.decoding.settings import GenerationSettings
-from slimformer.runtime.encoder import read_config
 from slimformer.runtime.model import NativeModel
 
 if TYPE_CHECKING:
@@ -125,6 +125,6 @@ class NativeGenerator:
 
 def open_texts(folder: Path, max_length: int | None = None, size: str | None = None) -> NativeTexts:
     """A model with what reads its inputs: a decoder, or an encoder that cuts texts to so many tokens."""
-    if decodes(read_config(folder)):
+    if decodes(read_object(folder, CONFIG)):
         return NativeGenerator(folder, size=size)
     return NativeModel(folder, max_length=max_length, size=size)
