@@ -42,8 +42,8 @@ class TextReader:
         self.settings = read_object(folder, TOKENIZER_SETTINGS, optional=True)
         recorded = self.settings.get("model_max_length")
         of_folder = recorded if isinstance(recorded, int) and recorded > 0 else None
-        self.max_length = min(limit for limit in (*limits, of_folder, encoder.longest) if limit is not None)
-        special = self.tokenizer.num_special_tokens_to_add(is_pair=True)
+        self.max_length: int = min(limit for limit in (*limits, of_folder, encoder.longest) if limit is not None)
+        special: int = self.tokenizer.num_special_tokens_to_add(is_pair=True)
         if self.max_length <= special:
             raise ConfigError(f"`max_length` is {self.max_length}, and {special} tokens stand around texts; give more")
         self._special = special
