@@ -1,9 +1,9 @@
 """Answers as spans of a context, in the form that `pipeline("question-answering")` of Transformers 4 gave them.
 
-Transformers 5 has that pipeline no more; the rules are those of 4.56, with whose answers these were compared. The
-logits of a window become shares of all places that may be chosen, the first token among them. The score of a span is
-the share of its start times that of its end. Spans that say the same, wherever they stand, are one answer with the sum
-of their scores.
+Transformers 5 has that pipeline no more; the rules are those of 4.56. There is none to ask, so tests compare
+with a slow search of all spans, over logits that torch computes. The logits of a window become shares of all places
+that may be chosen, the first token among them. The score of a span is the share of its start times that of its end.
+Spans that say the same, wherever they stand, are one answer with the sum of their scores.
 """
 
 from __future__ import annotations
