@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 from typing import TYPE_CHECKING
 
 import huggingface_hub
@@ -446,6 +447,20 @@ def test_a_hub_out_of_reach_leaves_the_copy_of_the_library(server: hub.FakeHub, 
     with pytest.raises(DataError, match=r"`me/other` is no file .*; check the spelling and the network") as error:
         opened("me/other")
     assert "\n" not in str(error.value)
+
+
+def test_a_lost_connection_is_known_without_names_that_are_private(
+    server: hub.FakeHub, documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the Hub's library itself tries again at is all of it taken for a lost connection."""
+    kinds = signature(huggingface_hub.utils.http_backoff).parameters["retry_on_exceptions"].default
+    assert all(rows.lost(kind("it broke")) for kind in kinds)
+    assert not rows.lost(ValueError("it broke"))
+    server.add("datasets/me/texts", files(PACKED, documents))
+    corpus = opened()
+    server.breaking = ("train-2", 2)
+    monkeypatch.delattr("huggingface_hub.utils._http.http_backoff")
+    assert list(corpus.documents()) == documents
 
 
 def test_where_no_tokens_are_kept_it_is_refused(server: hub.FakeHub, documents: list[str], tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,6 +30,16 @@ _ROWS = 256
 RETRIES, WAIT = 4, 1.0
 #: With these the Hub asks to come back later.
 _LATER = (408, 429)
+#: What libraries of HTTP call their errors of the network: `httpx` and its successors the first three, `requests` the
+#: others.
+_NETWORK_ERRORS = (
+    "TimeoutException",
+    "NetworkError",
+    "RemoteProtocolError",
+    "Timeout",
+    "ConnectionError",
+    "ChunkedEncodingError",
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +82,7 @@ class HubRows(ResumableSource):
         step: Bytes of a segment.
         by_column: Whether the files can be read without their other columns.
         rows: Rows of the split; 0 where its authors do not say.
-        stored: About how many bytes of text its files hold, by their sizes.
+        stored: About how many bytes of text its files hold, by their sizes; 0 where the rows are known.
     """
 
     dataset: HubName
@@ -173,7 +183,7 @@ def _batches(source: HubRows, state: dict[str, Any] | None, row: int) -> Iterato
             return
         except Exception as error:
             failures += 1
-            if not _lost(error):
+            if not lost(error):
                 raise _unreadable(source, row, error) from error
             if failures > RETRIES:
                 raise DataError(
@@ -192,17 +202,27 @@ def _unreadable(source: HubRows, row: int, error: Exception) -> DataError:
     )
 
 
-def _lost(error: Exception) -> bool:
+def lost(error: Exception) -> bool:
     """Whether it was the network, or a server that is out of order."""
-    from huggingface_hub.utils._http import http_backoff
-
     status = status_of(error)
     if status is not None:
         return status >= 500 or status in _LATER
-    # What the Hub's own library tries again at; which library of HTTP raises it changes with the version.
-    lost = (ConnectionError, TimeoutError, *signature(http_backoff).parameters["retry_on_exceptions"].default)
     # No file of a commit goes away: `datasets` says so of one that could not be asked for.
-    return any(isinstance(each, (*lost, FileNotFoundError)) for each in causes_of(error))
+    kinds: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError, FileNotFoundError, *_network_errors())
+    return any(isinstance(each, kinds) for each in causes_of(error))
+
+
+@lru_cache(maxsize=1)
+def _network_errors() -> tuple[type[BaseException], ...]:
+    """What the library of HTTP raises where the network fails.
+
+    Which library that is changes with the version of the Hub's own, whose error for a refusal is derived from its.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    modules = [sys.modules.get(kind.__module__) for kind in HfHubHTTPError.__mro__]
+    kinds = (getattr(module, name, None) for module in modules for name in _NETWORK_ERRORS)
+    return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseException))
 
 
 def _forget_listings() -> None:
