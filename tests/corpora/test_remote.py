@@ -19,13 +19,13 @@ import huggingface_hub
 import numpy as np
 import pyarrow as arrow
 import pytest
-from datasets import config
+from datasets import DatasetBuilder, config
 from pyarrow import parquet
 
 from slimformer.corpus import Corpus, open_corpus
 from slimformer.corpus.examples import Encoder
 from slimformer.corpus.options import TokenOptions, keeping_nothing
-from slimformer.corpus.remote import rows
+from slimformer.corpus.remote import opening, rows
 from slimformer.corpus.remote.rows import HubRows
 from slimformer.corpus.source import refuse
 from slimformer.corpus.tables import StoredDataset
@@ -447,6 +447,89 @@ def test_a_hub_out_of_reach_leaves_the_copy_of_the_library(server: hub.FakeHub, 
     with pytest.raises(DataError, match=r"`me/other` is no file .*; check the spelling and the network") as error:
         opened("me/other")
     assert "\n" not in str(error.value)
+
+
+#: What is asked to learn which commit a name stands for, and nothing else.
+COMMIT = r"GET /api/datasets/me/texts(/revision/main)?$"
+LICENSED = {"README.md": b"---\nlicense: mit\n---\n"}
+
+
+def holding(folder: Path, word: bytes) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file() and word in path.read_bytes()]
+
+
+def test_the_commit_is_asked_for_again(server: hub.FakeHub, tmp_path: Path, documents: list[str]) -> None:
+    server.add("datasets/me/texts", {**files(LINES, [f"{text} marker" for text in documents]), **LICENSED})
+    server.breaking = (COMMIT, 1)
+    source_of(opened())
+    assert server.breaking == (COMMIT, 0)
+    assert not holding(tmp_path / "caches", b"marker")
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(None, ": .+; check the spelling and the network"), (503, ".* 503; try")]
+)
+def test_where_the_commit_is_not_told_nothing_is_downloaded(
+    server: hub.FakeHub, tmp_path: Path, documents: list[str], status: int | None, reason: str
+) -> None:
+    server.add("datasets/me/texts", {**files(LINES, [f"{text} marker" for text in documents]), **LICENSED})
+    server.breaking, server.failing = ((COMMIT, 10**6), None) if status is None else (None, (COMMIT, status))
+    with pytest.raises(DataError, match=rf"^`me/texts` is no file .* loaded from the Hub{reason}") as error:
+        opened()
+    assert "\n" not in str(error.value)
+    assert server.asked.count("GET /api/datasets/me/texts") == opening.RETRIES + 1
+    assert not fetched(server)
+    assert not holding(tmp_path / "caches", b"marker")
+
+
+def test_where_the_commit_is_not_told_the_copy_is_read(server: hub.FakeHub, documents: list[str]) -> None:
+    repo = server.add("datasets/me/texts", {**files(LINES, documents), **LICENSED})
+    fetch(HubName("me/texts"))
+    repo.commit("main", {**repo.files(), **files(LINES, ["w1"], "data/train-new")})
+    server.breaking, asked = (COMMIT, 10**6), len(server.asked)
+    corpus = opened()
+    assert isinstance(corpus.sources[0], StoredDataset)
+    assert list(corpus.documents()) == documents  # as they were when the copy was made
+    assert not fetched(server, asked)
+    assert not config.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize("status", [None, 503])
+def test_sizes_that_are_not_told(
+    server: hub.FakeHub, documents: list[str], monkeypatch: pytest.MonkeyPatch, status: int | None
+) -> None:
+    card = CARD.replace("held/*.jsonl", "en/train-0.jsonl").replace("sw/*.jsonl", "en/train-1.jsonl")
+    server.add("datasets/me/counted", {**files(LINES, documents, "en/train"), "README.md": card.encode()})
+    card = card[: card.index("  splits:")] + "---\n"
+    server.add("datasets/me/texts", {**files(LINES, documents, "en/train"), "README.md": card.encode()})
+    original = DatasetBuilder.as_streaming_dataset
+
+    def fail_afterwards(builder: DatasetBuilder) -> object:
+        splits = original(builder)
+        huggingface_hub.HfFileSystem.clear_instance_cache()  # or the sizes are known from the listing
+        server.breaking, server.failing = (("/api/", 10**6), None) if status is None else (None, ("/api/", status))
+        return splits
+
+    monkeypatch.setattr(DatasetBuilder, "as_streaming_dataset", fail_afterwards)
+    with pytest.raises(
+        DataError, match=r"^`me/texts:en` is no file .* loaded from the Hub.*; (check|try again)"
+    ) as error:
+        opened("me/texts:en")
+    assert "\n" not in str(error.value)
+    # Where the number of rows is known, it is not even asked.
+    server.breaking = server.failing = None
+    counted = HubName("me/counted", "en")
+    source = opening._open_commit(counted, opening._commit_of(counted), None, SEGMENT)
+    assert (source.rows, source.stored) == (len(documents), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl", b""), ("a.json", b"[]"), ("a.txt", b""), ("a.csv", b"text\n")]
+)
+def test_a_split_without_rows(server: hub.FakeHub, name: str, content: bytes) -> None:
+    server.add("datasets/me/empty", {name: content})
+    with pytest.raises(DataError, match=r"^`me/empty( train)?` holds no rows; give a data set with at least one docu"):
+        opened("me/empty")
 
 
 def test_a_lost_connection_is_known_without_names_that_are_private(
