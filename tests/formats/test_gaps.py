@@ -6,6 +6,7 @@ import math
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from slimformer.errors import FormatError
 from slimformer.formats import gaps
+from slimformer.formats.bits import read_bits
 
 
 def drawn(count, share, seed=0):
@@ -73,3 +75,9 @@ def test_a_bomb_takes_no_memory():
         gaps.decode(bomb, 1000)
     assert tracemalloc.get_traced_memory()[1] < 1_000_000
     tracemalloc.stop()
+
+
+def test_fewer_bits_than_none_are_refused():
+    for mode in (0, 1, 2):
+        with pytest.raises(FormatError, match="cannot be -3 bits"):
+            read_bits(np.array([mode, 7], np.uint8), -3)

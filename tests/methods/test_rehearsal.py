@@ -97,7 +97,7 @@ def test_what_a_run_would_keep_is_not_kept(room: Path, tmp_path: Path) -> None:
     assert rehearse(Distill, config, RunOptions(quiet=True)).steps == 3
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "texts" / "a.txt.gz").write_bytes(gzip.compress(b"a good film\n" * 400))
-    with pytest.raises(DataError, match="unpacked"):
+    with pytest.raises(DataError, match="or unpack the file"):
         rehearse(Distill, config, RunOptions(quiet=True))
 
 

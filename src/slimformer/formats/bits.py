@@ -41,6 +41,8 @@ def check_bytes(coded: NDArray[np.uint8], count: int) -> None:
     """Refuse what cannot be the bytes of so many bits, as far as that shows without decoding them."""
     if coded.dtype != np.uint8 or coded.ndim != 1 or not coded.size:
         raise FormatError(f"{coded.dtype} of shape {list(coded.shape)} are no coded bits; give bytes")
+    if count < 0:
+        raise FormatError(f"there cannot be {count:,} bits; give 0 or more")
     mode, length = int(coded[0]), coded.size - 1
     if mode > ZEROS:
         raise FormatError(f"the bits are written in way {mode}, and this slimformer knows 0 to {ZEROS}; update it")

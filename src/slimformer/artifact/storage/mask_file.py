@@ -65,7 +65,7 @@ class Header(Record):
 
     format: int = Field(ge=1, le=FORMAT)
     base: BaseRecord
-    shapes: dict[str, list[int]] = Field(description="shape of each masked weight")
+    shapes: dict[str, list[Annotated[int, Field(ge=0)]]] = Field(description="shape of each masked weight")
     kept: dict[Annotated[str, Field(pattern=r"^\d+/(neurons|heads)$")], int] = Field(
         default_factory=dict, description="`block/neurons` or `block/heads` → how many there were"
     )
