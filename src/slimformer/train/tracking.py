@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
@@ -83,11 +84,15 @@ def _reason(error: Exception) -> str:
 def _service(name: str) -> Any:
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
+    if find_spec(name) is None:
+        raise TrainingError(f"`--track {name}` needs the package `{name}`; run: pip install {name}")
     (callback,) = get_reporting_integration_callbacks([name])
     try:
         return callback()
-    except (ImportError, RuntimeError) as error:
-        raise TrainingError(f"`--track {name}` needs the package `{name}`; run: pip install {name}") from error
+    except (ImportError, RuntimeError, AttributeError) as error:
+        raise TrainingError(
+            f"`--track {name}` cannot use the package `{name}` as it is: {_reason(error)}; install it again"
+        ) from error
 
 
 def _tensorboard(folder: str) -> Any:
