@@ -129,8 +129,10 @@ def main() -> None:
         places = {"MiniLM": "minilm"}
         if not arguments.tiny:
             places["12 x 768"] = str(large(Path(scratch) / "large"))
-        result = {name: measure(place, arguments, Path(scratch) / f"cache of {name}") for name, place in places.items()}
-    keep(NAME, arguments, result)
+        result = {}
+        for name, place in places.items():
+            result[name] = measure(place, arguments, Path(scratch) / f"cache of {name}")
+            keep(NAME, arguments, result)  # of the large one a round takes a minute
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ texts are not trained on; and Spearman's correlation on STS-B (test), which is o
 - *further pre-training* on the domain's texts (masked tokens), at 1e-4;
 - *self-distillation* from the base again (arXiv 2210.02871), taught by the further pre-trained model: by the pooled
   embedding, which is the default for sentence encoders, or by all positions;
+- *the base as teacher*: the same steps, kept to the pooled embeddings of the base itself;
 - *TSDAE* (arXiv 2104.06979): a text from the embedding of some of its words, at its paper's 3e-5, alone and, with
   `--full`, with a round of self-distillation.
 
@@ -48,6 +49,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "further pre-training": {},
     "self-distillation, pooled": {"teacher": "further pre-training"},
     "self-distillation, all positions": {"teacher": "further pre-training", "positions": "all"},
+    "further pre-training, taught by the base, pooled": {"teacher": BASE},
     "TSDAE": {"objective": "tsdae", "lr": 3e-5},
     "TSDAE, self-distillation": {"objective": "tsdae", "lr": 3e-5, "teacher": "TSDAE"},
 }
@@ -195,7 +197,7 @@ class Table:
         changes = dict(METHODS[name])
         objective, teacher = changes.get("objective", "masked"), changes.pop("teacher", None)
         if teacher is not None:
-            changes["teacher"] = str(self.trained(teacher, seed)[0])
+            changes["teacher"] = "minilm" if teacher == BASE else str(self.trained(teacher, seed)[0])
         warmed = self.work / f"head-{objective}-{seed}"
         head = {"objective": objective, "trains": "head", "max_steps": self.budget.head}
         self.adapted(warmed, "minilm", seed, **head)
